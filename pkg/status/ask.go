@@ -101,7 +101,6 @@ func fetch(ctx context.Context, dial func(ctx context.Context, network, addr str
 
 // explain returns an error for the user for a failed request.
 func explain(ctx context.Context, path string, err error) error {
-	var dial *net.OpError
 	switch {
 	case withoutSockets(err):
 		return fmt.Errorf("ask flanneld: %w", ErrNoSockets)
@@ -111,7 +110,7 @@ func explain(ctx context.Context, path string, err error) error {
 		return fmt.Errorf("%w: only root may use %s; run this as root", fs.ErrPermission, path)
 	case ctx.Err() != nil || busy(err):
 		return fmt.Errorf("%w at %s: it is stopped, or hangs", ErrNoAnswer, path)
-	case errors.As(err, &dial) && dial.Op == "dial":
+	case refused(err):
 		return fmt.Errorf("%w: %s is a stale socket of one that was killed or crashed", ErrNotRunning, path)
 	}
 	return fmt.Errorf("ask flanneld at %s: %w", path, err)
@@ -125,6 +124,14 @@ var ErrNoSockets = errors.New("this system has no unix sockets (Windows has them
 // wsaNoFamily is WSAEAFNOSUPPORT of Windows. No other system has an error with
 // this number.
 const wsaNoFamily syscall.Errno = 10047
+
+// wsaRefused is WSAECONNREFUSED of Windows. No other system has an error with this number.
+const wsaRefused syscall.Errno = 10061
+
+// refused reports whether err means that nobody listens on a socket.
+func refused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, wsaRefused)
+}
 
 // withoutSockets reports whether err means that the operating system does not
 // support unix sockets.

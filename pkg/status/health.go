@@ -66,8 +66,12 @@ const (
 
 // Serve serves h until ctx ends, with a bounded number of connections.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	server := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
-		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader}
+	return serveOn(ctx, l, &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader})
+}
+
+// serveOn runs a server, which may have other limits of time, until ctx ends.
+func serveOn(ctx context.Context, l net.Listener, server *http.Server) error {
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.Serve(limit(l)); !errors.Is(err, http.ErrServerClosed) {

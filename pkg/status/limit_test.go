@@ -11,11 +11,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 )
 
 // Clients that open thousands of connections and send nothing cost a bounded number of connections. A probe from this node
-// is answered all the time, and its idle connection and that of a scraper stay.
+// is answered all the time, and its idle connection and that of a scraper stay. The server has no limits of time: on a busy
+// machine, the test may take longer than idleTimeout.
 func TestManyConnections(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -24,7 +24,7 @@ func TestManyConnections(t *testing.T) {
 	l := &counting{Listener: inner}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, l, Health(&Board{}, http.NotFoundHandler())) }()
+	go func() { ended <- serveOn(ctx, l, &http.Server{Handler: Health(&Board{}, http.NotFoundHandler())}) }()
 	defer func() { cancel(); <-ended }()
 	scraper := from(t, inner.Addr(), "127.0.0.9")
 	ask(t, scraper)
@@ -33,14 +33,14 @@ func TestManyConnections(t *testing.T) {
 	for i := range 4 * maxConns {
 		from(t, inner.Addr(), []string{"127.0.0.2", "127.0.0.3"}[i%2])
 		if i%100 == 0 {
-			probe(t, inner.Addr())
+			ask(t, from(t, inner.Addr(), "127.0.0.1"))
 		}
 	}
-	probe(t, inner.Addr())
+	ask(t, from(t, inner.Addr(), "127.0.0.1"))
 	ask(t, scraper)
 	ask(t, idle)
-	if most := l.most.Load(); most > maxConns+1 { // one more while it is accepted
-		t.Errorf("%d connections were open at once, want %d at most", most, maxConns)
+	if most := l.most.Load(); most != maxConns+1 { // one more while it is accepted
+		t.Errorf("%d connections were open at once, want %d", most, maxConns)
 	}
 }
 
@@ -100,41 +100,15 @@ func from(t *testing.T, to net.Addr, source string) net.Conn {
 // ask sends a request over a connection, which must be answered.
 func ask(t *testing.T, c net.Conn) {
 	t.Helper()
-	if err := request200(c); err != nil {
-		t.Fatalf("%v: %v", c.LocalAddr(), err)
-	}
-}
-
-// probe sends a request over a connection of its own from this node, which must be answered unless the test was stopped
-// for so long that the connection was closed as one that sends nothing.
-func probe(t *testing.T, to net.Addr) {
-	t.Helper()
-	for {
-		began := time.Now()
-		err := request200(from(t, to, "127.0.0.1"))
-		if err == nil {
-			return
-		}
-		if time.Since(began) < headerTimeout {
-			t.Fatal(err)
-		}
-	}
-}
-
-func request200(c net.Conn) error {
-	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		return err
-	}
 	if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-		return err
+		t.Fatalf("%v: %v", c.LocalAddr(), err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
-		return fmt.Errorf("no answer: %w", err)
+		t.Fatalf("%v: no answer: %v", c.LocalAddr(), err)
 	}
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("status %d", resp.StatusCode)
+		t.Fatalf("%v: status %d", c.LocalAddr(), resp.StatusCode)
 	}
-	return nil
 }

@@ -89,22 +89,22 @@ func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) er
 	return nil
 }
 
-// serve returns nil when ctx ends or the socket was removed, and an error if it
+// serve returns nil when ctx ends or the socket was removed or replaced, and an error if it
 // could not be created.
 func serve(ctx context.Context, path string, h http.Handler) error {
-	l, err := listen(path)
+	s, err := listen(path)
 	if err != nil {
 		return fmt.Errorf("status socket: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		for ctx.Err() == nil && exists(path) {
+		for ctx.Err() == nil && s.exists() {
 			reconcile.Wait(ctx, reconcile.OnBeat(checkInterval)) // on a beat: together with the process's other timers
 		}
 		cancel()
 	}()
-	return Serve(ctx, l, h) // nil when ctx has ended; to close l deletes whatever is at path by then
+	return Serve(ctx, s, h) // nil when ctx has ended
 }
 
 // exists reports whether there is a file at path; true also if that is not known.
@@ -113,24 +113,34 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// listen creates the socket. If a socket exists already and answers, another
-// flanneld owns it; if it does not answer, it is stale, and listen replaces it.
-func listen(path string) (net.Listener, error) {
-	info, err := os.Lstat(path)
-	if err == nil {
-		if info.IsDir() || info.Mode().IsRegular() {
-			return nil, fmt.Errorf("%s is not a socket; remove it", path)
-		}
-		c, err := net.DialTimeout("unix", path, time.Second) // the system connects at once if a daemon listens
-		if err == nil {
-			_ = c.Close()
-		}
-		if err == nil || busy(err) {
-			return nil, fmt.Errorf("%w at %s; one node needs one", errTaken, path)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("remove the stale socket: %w", err)
-		}
+// socket is a listener on a unix socket. It deletes no file but its own.
+type socket struct {
+	net.Listener
+	path string
+	file fs.FileInfo // as listen created it
+}
+
+// exists reports whether the socket is still at its path; true also if that is not known.
+func (s *socket) exists() bool {
+	info, err := os.Lstat(s.path)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	return os.SameFile(info, s.file)
+}
+
+// Close implements net.Listener. It removes the socket, unless someone has replaced it.
+func (s *socket) Close() error {
+	if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.file) {
+		_ = os.Remove(s.path) // what stays is stale, and the next daemon removes it
+	}
+	return s.Listener.Close()
+}
+
+// listen creates the socket, in place of a stale one.
+func listen(path string) (*socket, error) {
+	if err := removeStale(path); err != nil {
+		return nil, err
 	}
 	if err := file.MkdirAll(filepath.Dir(path)); err != nil {
 		return nil, err
@@ -141,13 +151,46 @@ func listen(path string) (net.Listener, error) {
 		return nil, ErrNoSockets // a Windows before Server 2019
 	case err != nil:
 		return nil, err
-	case runtime.GOOS == "windows":
-		return l, nil // the access control list of the directory restricts access
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // it would delete whatever is at path by then
+	if runtime.GOOS != "windows" {                // there, the access control list of the directory restricts access
+		err = os.Chmod(path, 0o600)
+	}
+	info, unknown := os.Lstat(path)
+	if err = errors.Join(err, unknown); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return l, nil
+	return &socket{l, path, info}, nil
+}
+
+// removeStale removes a socket to which connections are refused: its owner was killed. The
+// error says what else is at path, or that it is not known whether the socket has an owner.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeSocket == 0:
+		return fmt.Errorf("%s is not a socket; remove it", path)
+	}
+	c, err := net.DialTimeout("unix", path, time.Second) // the system connects at once if a daemon listens
+	if err == nil {
+		_ = c.Close()
+	}
+	switch {
+	case err == nil, busy(err):
+		return fmt.Errorf("%w at %s; one node needs one", errTaken, path)
+	case errors.Is(err, fs.ErrNotExist): // its owner has removed it
+		return nil
+	case !refused(err):
+		return fmt.Errorf("%s may be a socket in use; remove it if it is not: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove the stale socket: %w", err)
+	}
+	return nil
 }
 
 // busy reports whether a failed connection means that the socket has an owner

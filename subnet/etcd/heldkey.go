@@ -166,17 +166,14 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 	if v, err := decodeValue(s.kv.Value); err == nil {
 		value = &v
 	}
-	// The key exists. First: whose is it?
-	hasOurAddress := value != nil && value.PublicIP == k.want.PublicIP && value.PublicIPv6 == k.want.PublicIPv6
-	switch wasMissing := k.state == missing || k.state == withdrawn; {
-	case wasMissing && !hasOurAddress && k.isOthers(value, judge):
-		k.loseTo(s.kv) // it has created the key before we restored it
-		return
-	case wasMissing || s.replaced || k.seen.mod == 0 || s.kv.CreateRevision == k.seen.created:
-		// Somebody restored the missing key, the store is another one, or the same key has
-		// another value: it is ours.
-	case k.isOthers(value, judge) && !value.Equal(k.want):
-		k.loseTo(s.kv) // it was deleted, and another node recreated it
+	// The key exists. First: whose is it? A key that was not deleted is ours, whatever its
+	// value, and so is one of a replaced store. A key that was deleted may be another node's.
+	// The deletion was seen before, or with the creation at once: then only CreateRevision
+	// shows it. With mod 0, the replaced store had no key that could have been deleted.
+	wasMissing := k.state == missing || k.state == withdrawn
+	recreated := !s.replaced && k.seen.mod != 0 && s.kv.CreateRevision != k.seen.created
+	if (wasMissing || recreated) && k.isOthers(value, judge) {
+		k.loseTo(s.kv)
 		return
 	}
 	// It is ours. Then: is it as it should be?
@@ -197,11 +194,12 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 }
 
 // isOthers reports whether a value of our key, nil if it is unreadable, can be that of
-// another node: whether such a lease is valid. The node may have published it only in
-// part, or with a configuration that this node has not adopted yet. Elsewhere is the judge of
-// a node without our subnets and addresses: that of this node refuses them in a peer's lease.
+// another node: whether it has other addresses than ours, and such a lease is valid. The node
+// may have published it only in part, or with a configuration that this node has not adopted
+// yet. Elsewhere is the judge of a node without our subnets and addresses: that of this node
+// refuses them in a peer's lease.
 func (k *heldKey) isOthers(value *leaseValue, judge subnet.Judge) bool {
-	if value == nil {
+	if value == nil || value.PublicIP == k.want.PublicIP && value.PublicIPv6 == k.want.PublicIPv6 {
 		return false
 	}
 	l := k.leaseWith(*value)

@@ -19,6 +19,7 @@ func TestRecreatedKey(t *testing.T) {
 		"an address that no node has":                  {peer("224.0.0.1"), false},
 		"an address inside its subnet":                 {peer("10.5.250.7"), false},
 		"as it was":                                    {peer("192.168.64.99"), false},
+		"as it was earlier":                            {strings.ReplaceAll(peer("192.168.64.99"), mac1, mac2), false},
 		"another node":                                 {peer("192.168.64.77"), true},
 		"another node with another VNI":                {strings.ReplaceAll(peer("192.168.64.77"), `"VNI":1`, `"VNI":77`), true},
 		"another node with another type":               {strings.ReplaceAll(peer("192.168.64.77"), "vxlan", "host-gw"), true},

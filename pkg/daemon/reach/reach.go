@@ -290,7 +290,7 @@ type mesh struct {
 	passes   uint32                                    // number of calls of Update
 	random   func(n int) int                           // a number below n
 	token    func() uint64                             // any number
-	changed  reconcile.CompactMap[*peer, struct{}]     // with a target whose state changed since the last call of Changes
+	changed  reconcile.CompactMap[*peer, struct{}]     // with a target whose state changed since the last call of Changes, or retained no longer
 	counts   status.Probes                             // without Peers
 }
 

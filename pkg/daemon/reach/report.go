@@ -71,7 +71,8 @@ type change struct {
 }
 
 // Changes returns the changes since the call before, sorted by name. A retained peer (one
-// that the store has lost, and that may be gone) begins no outage.
+// that the store has lost, and that may be gone) begins no outage; the outage begins when the
+// peer is no longer retained, because the store has its lease again.
 func (m *mesh) Changes(now moment) (changes []change) {
 	if !m.judging { // Reach has no states; they are reported when it has them again
 		return nil

@@ -195,6 +195,29 @@ func TestNoAlarm(t *testing.T) {
 	}
 }
 
+// A peer that became unreachable while it was retained, and whose lease is in the store again, is unreachable from then on.
+func TestNoLongerRetained(t *testing.T) {
+	w := newWorld(t, 3, false)
+	w.run(60)
+	n := w.network(w.nodes[0], Tunnels)
+	n.Retained = []*subnet.Retained{{Lease: &w.nodes[1].lease}}
+	w.nodes[0].mesh.Update(w.now, n)
+	w.nodes[1].off = true
+	w.run(60)
+	w.silent(0)
+	w.is(0, 1, status.Unreachable)
+	n.Retained = nil
+	w.nodes[0].mesh.Update(w.now, n)
+	if c := w.nodes[0].mesh.Changes(w.now); len(c) != 1 || c[0].Peer != "node1" || c[0].Reach.State != status.Unreachable || c[0].Outage != 0 {
+		t.Errorf("reports %+v", c)
+	}
+	w.run(60)
+	w.silent(0)
+	if l := w.nodes[0].mesh.Lasting(w.now, time.Minute); len(l) != 1 || l[0] != "node1" {
+		t.Errorf("lasting: %v", l)
+	}
+}
+
 // Nobody but the peer itself can speak for it.
 func TestForgedMessages(t *testing.T) {
 	w := newWorld(t, 3, false)

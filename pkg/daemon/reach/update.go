@@ -51,6 +51,9 @@ func (m *mesh) Update(now moment, n Network) {
 		if p.lease != l { // another copy of the lease, on the same way
 			p.follow(l)
 		}
+		if p.retained && !retained[l.Name] { // while it was, Changes has dropped its changes for the worse
+			m.changed.Set(p, struct{}{})
+		}
 		p.lease, p.behind, p.retained, p.seen = l, refused[l.Name], retained[l.Name], m.passes
 	}
 	for name, p := range m.peers.All() {

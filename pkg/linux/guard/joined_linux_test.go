@@ -95,7 +95,9 @@ func TestNodeJoinsDespiteFailedCalls(t *testing.T) {
 		l.apply(g, c)
 		faults := nstest.NewFaults(t)
 		node, subnet := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("10.5.10.0")
-		for call, calls := 1, 1; call <= calls; call++ {
+		failed, uncounted := 0, 0
+		// A call that fails may end Apply, so only an Apply without a failure shows how many calls there are.
+		for call, reached := 1, true; reached; call++ {
 			node, subnet = node.Next(), netip.AddrFrom4([4]byte{10, 5, subnet.As4()[2] + 1})
 			l.send(c.outer(said{from: node.String(), inside: subnet.String()})[0])
 			eventually.True(t, node.String()+" is counted", func() bool {
@@ -105,7 +107,14 @@ func TestNodeJoinsDespiteFailedCalls(t *testing.T) {
 			g.Put(dataplane.Want, path(subnet.String()+"/24", node.String()))
 			faults.Fail(call, unix.ENOBUFS)
 			err := g.Apply(t.Context(), dataplane.Options{}, g.config, func() ([]string, error) { return nil, nil })
-			calls = faults.Fail(0, 0)
+			calls := faults.Fail(0, 0)
+			reached = calls >= call
+			switch {
+			case err != nil:
+				failed++
+			case g.peersAdded:
+				uncounted++
+			}
 			if again := g.retry.Err() != nil; again != (err != nil || g.peersAdded) {
 				t.Errorf("call %d of %d failed: there is a retry: %t, the error is %v, not counted: %t", call, calls, again, err, g.peersAdded)
 			}
@@ -113,6 +122,9 @@ func TestNodeJoinsDespiteFailedCalls(t *testing.T) {
 			if have := g.Joined()[outsider]; have != uint64(call) {
 				t.Fatalf("call %d of %d failed: %d packets are of nodes that have joined, want %d", call, calls, have, call)
 			}
+		}
+		if failed == 0 || uncounted == 0 {
+			t.Errorf("Apply failed %d times, and succeeded %d times without counting; want both", failed, uncounted)
 		}
 	})
 }

@@ -114,9 +114,10 @@ func differing(want route, dst netip.Addr, o *netlink.RouteGetOptions) (a doctor
 // IPv4 address: with rp_filter 1 unless the route to the address leads to the device, with
 // 2 if there is none.
 func filtersSource(src netip.Addr, device string) (bool, error) {
-	mode := filters([]string{device})[device]
-	if mode == 0 {
-		return false, nil
+	modes, err := filters([]string{device})
+	mode := modes[device]
+	if err != nil || mode == 0 {
+		return false, err
 	}
 	back, err := routeTo(src)
 	if err != nil && !rtnetlink.NoRoute(err) {

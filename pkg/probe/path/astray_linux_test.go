@@ -126,6 +126,39 @@ func TestAstrayOrFiltered(t *testing.T) {
 	})
 }
 
+// If the reverse path filter cannot be read, the doctor does not know whether it drops the packet, and reports no route.
+func TestFilterIsNotKnown(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		sh(t, `ip link add cni0 type bridge; ip link add eth0 type veth peer name far; ip addr add 10.5.1.1/24 dev cni0; ip addr add 192.168.1.5/24 dev eth0
+			for d in cni0 eth0 far; do ip link set $d up; done; echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv4/conf/all/rp_filter
+			ip route add 10.5.2.0/24 via 192.168.1.6; ip route add 10.5.1.2/32 dev eth0`)
+		dst, target := netip.MustParseAddr("10.5.2.0"), Target{Own: netip.MustParsePrefix("10.5.1.0/24")}
+		r, err := routeTo(dst)
+		if err != nil {
+			t.Fatal(err)
+		}
+		faults := nstest.NewFaults(t)
+		if found, err := astray(target, r, dst); err != nil || len(found) > 0 {
+			t.Fatalf("found %v, %v", found, err)
+		}
+		for n, calls := 1, faults.Fail(0, 0); n <= calls; n++ {
+			faults.Fail(n, unix.EMFILE)
+			found, err := astray(target, r, dst)
+			if faults.Fail(0, 0); err == nil && len(found) > 0 {
+				t.Errorf("call %d of %d failed: found %v", n, calls, found)
+			}
+		}
+		faults.Fail(1, unix.EMFILE)
+		if values, err := filters([]string{"eth0"}); !errors.Is(err, unix.EMFILE) {
+			t.Errorf("rp_filter is %v, %v", values, err)
+		}
+		faults.Fail(1, unix.EMFILE)
+		if count, err := reversePathFiltered(); !errors.Is(err, unix.EMFILE) {
+			t.Errorf("the counter is %d, %v", count, err)
+		}
+	})
+}
+
 // An address that was deleted after it had been listed, alone or with its device, needs no route.
 func TestAstrayFromDeletedAddress(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

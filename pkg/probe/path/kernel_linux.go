@@ -126,36 +126,43 @@ func neighbours(r route) []netlink.Neigh {
 }
 
 // reversePathFiltered returns the kernel's counter of packets that the reverse path filter
-// dropped; 0 if it cannot be read.
-func reversePathFiltered() int {
-	raw, _ := os.ReadFile("/proc/net/netstat")
+// dropped.
+func reversePathFiltered() (int, error) {
+	const file, counter = "/proc/net/netstat", "IPReversePathFilter"
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
 	lines := bytes.Split(raw, []byte("\n"))
 	for i := 0; i+1 < len(lines); i += 2 { // names, and below them values
 		names, values := bytes.Fields(lines[i]), bytes.Fields(lines[i+1])
 		for j := range min(len(names), len(values)) {
-			if string(names[j]) == "IPReversePathFilter" {
-				n, _ := strconv.Atoi(string(values[j]))
-				return n
+			if string(names[j]) == counter {
+				return strconv.Atoi(string(values[j]))
 			}
 		}
 	}
-	return 0
+	return 0, fmt.Errorf("%s has no %s", file, counter)
 }
 
 // filters returns rp_filter as it is in force for devices: the kernel takes the larger one of
 // all and of the device.
-func filters(devices []string) map[string]int {
-	read := func(name string) int {
+func filters(devices []string) (map[string]int, error) {
+	read := func(name string) (int, error) {
 		raw, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + name + "/rp_filter")
 		if err != nil {
-			return 0
+			return 0, err
 		}
-		n, _ := strconv.Atoi(strings.TrimSpace(string(raw)))
-		return n
+		return strconv.Atoi(strings.TrimSpace(string(raw)))
 	}
 	values := map[string]int{}
 	for _, name := range devices {
-		values[name] = max(read("all"), read(name))
+		all, err := read("all")
+		own, failed := read(name)
+		if err = cmp.Or(err, failed); err != nil {
+			return nil, err
+		}
+		values[name] = max(all, own)
 	}
-	return values
+	return values, nil
 }

@@ -67,7 +67,7 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 		r.Problem = err.Error()
 		return r.Path
 	}
-	dropped := reversePathFiltered() // the kernel's counter, of all packets
+	dropped, unknown := reversePathFiltered() // the kernel's counter, of all packets
 	var running sync.WaitGroup
 	for _, step := range r.steps {
 		running.Go(step)
@@ -77,17 +77,33 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 	for _, f := range r.results {
 		f()
 	}
-	r.ReversePath = reversePathFiltered() - dropped
-	var devices []string
-	for _, test := range []doctor.PathTest{r.Inner, r.Frame, r.Broadcast, r.OfPod} {
-		devices = append(devices, test.Arrived...)
+	if unknown == nil {
+		unknown = r.readFilters(dropped)
 	}
-	r.Filters = filters(devices)
+	if unknown != nil && r.Inner.Result == doctor.Silent && len(r.Inner.Arrived) > 0 {
+		r.Problem = unknown.Error() // without the filters, it is not known what keeps the answers from the program
+	}
 	r.Neighbour = neighbourState(r.underlay)
 	if r.Full.Result == doctor.Silent && r.small().Result == doctor.Answered {
 		r.Largest = largest(ctx.Done(), r.sized(), within*3/4, smallPacket, r.MTU) // up to three rounds of this time
 	}
 	return r.Path
+}
+
+// readFilters reads what the reverse path filter does, and how many packets it dropped since
+// its counter was dropped.
+func (r *run) readFilters(dropped int) error {
+	count, err := reversePathFiltered()
+	if err != nil {
+		return err
+	}
+	r.ReversePath = count - dropped
+	var devices []string
+	for _, test := range []doctor.PathTest{r.Inner, r.Frame, r.Broadcast, r.OfPod} {
+		devices = append(devices, test.Arrived...)
+	}
+	r.Filters, err = filters(devices)
+	return err
 }
 
 // findRoutes looks up what the path leads through. What there is no route for stays zero. An
