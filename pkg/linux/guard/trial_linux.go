@@ -32,9 +32,13 @@ type trial struct {
 }
 
 // mayEnforce begins, continues or ends the trial, and reports whether rules may drop now. The caller
-// then writes such rules. If writing fails, the next call reports true, too: the trial has ended.
+// then writes such rules. If writing fails, the next call reports true, too, unless Enforce was
+// switched off meanwhile.
 func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	t := &g.trial
+	if !c.Enforce {
+		t.passed = false
+	}
 	if !c.Enforce || t.passed {
 		t.end()
 		return c.Enforce

@@ -156,25 +156,44 @@ func TestNothingIsDueAfterTrial(t *testing.T) {
 	})
 }
 
-// A trial that has ended does not begin again because the rules that drop could not be written, whatever call failed. One
-// of some twenty calls is tried.
+// A trial that has ended does not begin again because the rules that drop could not be written, whatever call failed. Every
+// twentieth call is tried. It begins again after Enforce was switched off.
 func TestPassedTrial(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := &link{t: t}
+		interfaces := func() ([]string, error) { return nil, nil }
 		c, faults := Config{Outer: overVXLAN, Enforce: true, Trial: 1}, nstest.NewFaults(t) // 1 ns: the second Apply ends it
+		unwritten := 0
 		for call, failed := 1, true; failed; call += 20 {
 			g := l.guard(paths...)
-			l.apply(g, c)
-			faults.Fail(call, unix.ENOBUFS)
-			_ = g.Apply(t.Context(), dataplane.Options{}, completed(c), func() ([]string, error) { return nil, nil }) // may fail
-			failed = faults.Fail(0, 0) >= call
-			l.apply(g, c)
-			if enforces, waiting, _ := g.Enforces(); !enforces {
-				t.Errorf("call %d failed: the rules do not drop: %s", call, waiting)
+			for _, off := range []bool{false, true} {
+				c.Trial = 1
+				l.apply(g, c)
+				faults.Fail(call, unix.ENOBUFS)
+				_ = g.Apply(t.Context(), dataplane.Options{}, completed(c), interfaces) // may fail
+				failed = faults.Fail(0, 0) >= call
+				if g.trial.passed && !g.dropping {
+					unwritten++
+				}
+				if off {
+					c.Enforce = false
+					l.apply(g, c)
+					c.Enforce, c.Trial = true, time.Hour
+				}
+				l.apply(g, c)
+				if enforces, waiting, _ := g.Enforces(); enforces == off {
+					t.Errorf("call %d failed, switched off: %t; the rules drop: %t: %s", call, off, enforces, waiting)
+				}
+				if err := g.Apply(t.Context(), dataplane.Options{}, nil, nil); err != nil {
+					t.Fatal(err)
+				}
 			}
-			if err := errors.Join(g.Apply(t.Context(), dataplane.Options{}, nil, nil), g.Close()); err != nil {
+			if err := g.Close(); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if unwritten < 2 {
+			t.Errorf("%d trials ended without rules that drop", unwritten)
 		}
 	})
 }
