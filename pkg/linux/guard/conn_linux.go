@@ -84,6 +84,23 @@ func beginChange(m rtnetlink.Message, t *nftables.Table, kind, flags uint16) rtn
 	return m.Begin(unix.NFNL_SUBSYS_NFTABLES<<8|kind, unix.NLM_F_ACK|flags, []byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0})
 }
 
+// generation returns a number that every transaction of nf_tables in the connection's network namespace
+// changes; 0: unknown. Call drain after an error.
+func (c *conn) generation() (uint32, error) {
+	answers, err := c.socket.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
+		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+	})
+	if err != nil || len(answers) == 0 || len(answers[0].Data) < 4 {
+		return 0, err
+	}
+	id := rtnetlink.Attr(answers[0].Data[4:], unix.NFTA_GEN_ID)
+	if len(id) != 4 {
+		return 0, nil
+	}
+	return binary.BigEndian.Uint32(id), nil
+}
+
 // drain discards answers that were not read. Call it after an error.
 func (c *conn) drain() {
 	raw, err := c.socket.SyscallConn()

@@ -3,6 +3,8 @@ package guard
 import (
 	"errors"
 	"log/slog"
+	"math"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -45,6 +47,40 @@ func TestTableCanBeListed(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A resync reads nothing, and makes no transaction, if nobody has changed nf_tables since the one before it. It repairs
+// what somebody has changed.
+func TestUnchangedTable(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLink(t)
+		g, c := l.guard(paths...), Config{Outer: overVXLAN}
+		faults := nstest.NewFaults(t)
+		resync := func() (calls int) {
+			g.Relist()
+			faults.Fail(math.MaxInt32, unix.EIO) // counts calls
+			l.apply(g, c)
+			return faults.Fail(0, 0)
+		}
+		generation := func() uint32 {
+			n, err := g.conn.generation()
+			if err != nil || n == 0 {
+				t.Fatalf("the generation is %d, %v", n, err)
+			}
+			return n
+		}
+		l.apply(g, c)
+		before := generation()
+		first := resync()
+		if second := resync(); second >= first/2 || generation() != before {
+			t.Errorf("%d calls after %d; the generation is %d, before %d", second, first, generation(), before)
+		}
+		nft(t, "flush set inet flannel-guard peers4")
+		resync()
+		if !strings.Contains(nft(t, "list set inet flannel-guard peers4"), "192.0.2.2") {
+			t.Error("the set was not repaired")
+		}
+	})
 }
 
 // A kernel without nf_tables has no table of ours, so that a cleanup has nothing to do.

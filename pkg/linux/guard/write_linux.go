@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -40,10 +41,18 @@ func (g *Guard) kernelTable() (*nftables.Table, error) {
 // handles, which the kernel never uses twice, and has the next Add of the sets' tables list them.
 // If anything differs, or the rules are not in force, or after a start, config is nil afterwards, so
 // that fill writes all rules. Apply calls check if the guard is stale: after a start, after Relist,
-// after a change whose result is not known, and when somebody else has changed the table.
+// after a change whose result is not known, and when somebody else has changed the table. If nobody has
+// changed anything in nf_tables since the last check, this guard included, check reads nothing.
 func (g *Guard) check(o dataplane.Options) error {
+	generation, err := g.conn.generation() // before the lists: a change in between makes the next check read again
+	if err != nil {
+		return fmt.Errorf("ask for the generation of nf_tables: %w", err)
+	}
+	if g.config != nil && generation != 0 && generation == g.compared {
+		return nil
+	}
+	g.compared = 0
 	g.tables().Relist()
-	clear(g.made) // makeDescribedSets then makes all of them, which changes nothing if the kernel has them
 	rules, dropping, err := g.listRules()
 	if err != nil {
 		return err
@@ -52,8 +61,7 @@ func (g *Guard) check(o dataplane.Options) error {
 	if err != nil {
 		return err
 	}
-	// Rules that are not in force count as well: prepare puts them in force (AddTable clears the flag
-	// dormant) before write replaces them.
+	// Rules that are not in force count, too: prepare puts them in force (AddTable clears dormant) before write replaces them.
 	g.dropping, g.inRules = dropping, masksOf(rules)
 	for _, m := range g.inRules {
 		g.masks[m] += 0 // makes an entry, so that the set stays until Prune. The number of paths stays, or is 0
@@ -65,6 +73,12 @@ func (g *Guard) check(o dataplane.Options) error {
 		g.log.Info("repairing the guard's rules, somebody else has changed them", "table", g.table.Name)
 		o.Repairs.Count("guard-rules", 1) // a label of the metric of repairs
 	}
+	// Sets that no rule looks at may be gone. makeDescribedSets makes them, which changes nothing if the kernel has them.
+	maps.DeleteFunc(g.made, func(set string, _ bool) bool {
+		m, isNetwork := maskOf(set)
+		return g.config == nil || isNetwork && !slices.Contains(g.inRules, m)
+	})
+	g.compared = generation
 	return nil
 }
 
