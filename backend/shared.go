@@ -3,6 +3,7 @@
 package backend
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -87,6 +88,15 @@ func (n Node) fitMTU(outer int, tunnel string, overhead int, v6 bool) error {
 	}
 	return fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after %s's %d; at least %d is needed, so use %d or more",
 		outer, n.Underlay.Name, outer-overhead, tunnel, overhead, least, least+overhead)
+}
+
+// outerMTU returns the MTU of the packets of a tunnel in bytes: configured (Backend.MTU) if it is set and fits, else that of
+// the underlay. One above that is only a warning, because one configuration serves nodes whose underlays may have different MTUs.
+func (n Node) outerMTU(configured int) (mtu int, warnings []string) {
+	if configured > n.Underlay.MTU {
+		warnings = append(warnings, fmt.Sprintf("Backend.MTU: %d is above the MTU of %s; using its %d", configured, n.Underlay.Name, n.Underlay.MTU))
+	}
+	return min(cmp.Or(configured, n.Underlay.MTU), n.Underlay.MTU), warnings
 }
 
 // uses reports whether the node uses an address family: IPv6, or without v6 IPv4.

@@ -67,25 +67,17 @@ func vxlanOverhead(v6 bool) int { return dataplane.TraitsOf(dataplane.VXLAN{}).O
 // anew when the configuration or the underlay changes.
 type vxlan struct {
 	vxlanOptions
-	node     Node
-	outerMTU int // bytes: vxlanOptions.mtu if it is set and fits, else that of the underlay
+	plain
+	outerMTU int // bytes, see Node.outerMTU
 
 	names map[bool]string // of the devices: for IPv4 (false) and IPv6 (true); on Windows that of the HNS network
 }
 
-// newVXLAN fits the options to the node. An option MTU above that of the underlay
-// is only a warning, because one configuration serves nodes whose underlays may
-// have different MTUs.
+// newVXLAN fits the options to the node.
 func newVXLAN(o vxlanOptions, n Node) (Backend, []string, error) {
-	v := vxlan{vxlanOptions: o, node: n, outerMTU: n.Underlay.MTU,
+	outerMTU, warnings := n.outerMTU(o.mtu)
+	v := vxlan{vxlanOptions: o, plain: plain{n, "vxlan"}, outerMTU: outerMTU,
 		names: map[bool]string{false: vxlanDeviceName(o.vni, false), true: vxlanDeviceName(o.vni, true)}}
-	var warnings []string
-	switch {
-	case o.mtu > n.Underlay.MTU:
-		warnings = append(warnings, fmt.Sprintf("Backend.MTU: %d is above the MTU of %s; using its %d", o.mtu, n.Underlay.Name, n.Underlay.MTU))
-	case o.mtu > 0:
-		v.outerMTU = o.mtu
-	}
 	for _, v6 := range []bool{false, true} {
 		name := v.names[v6]
 		if !n.uses(v6) {
@@ -124,7 +116,7 @@ func (v vxlan) Wire() Wire {
 // MTU implements Backend. In dual-stack, pods have one MTU for both
 // families, and the outer IPv6 header is the longer one. On an underlay with an MTU
 // of 1500 it is 1450, with IPv6 1430.
-func (v vxlan) MTU() int { return v.outerMTU - vxlanOverhead(v.node.V6) }
+func (v vxlan) MTU() int { return v.outerMTU - vxlanOverhead(v.V6) }
 
 // vxlanDeviceName is the name of a tunnel device on Linux.
 func vxlanDeviceName(vni int, v6 bool) string {
@@ -138,12 +130,12 @@ func vxlanDeviceName(vni int, v6 bool) string {
 // address of this node's subnet, such as 10.244.2.0/32, which no pod gets. Peers
 // use it as the gateway, and it is the source of the host's own packets to pods.
 func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
-	devices := []dataplane.Device{v.node.underlayDevice()}
-	for e := range v.node.shared(&local) {
+	devices := []dataplane.Device{v.underlayDevice()}
+	for e := range v.shared(&local) {
 		base := e.Subnet.Addr()
-		source := v.node.Underlay.V4
+		source := v.Underlay.V4
 		if base.Is6() {
-			source = v.node.Underlay.V6
+			source = v.Underlay.V6
 		}
 		name := v.names[base.Is6()]
 		devices = append(devices, dataplane.Device{
@@ -151,7 +143,7 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 				Tunnel: dataplane.Tunnel{
 					MTU:    v.outerMTU - vxlanOverhead(base.Is6()),
 					Addr:   []netip.Prefix{netip.PrefixFrom(base, base.BitLen())},
-					Parent: v.node.Underlay.Name, Local: source,
+					Parent: v.Underlay.Name, Local: source,
 				},
 				VNI: uint32(v.vni), Port: uint16(v.port), Learning: v.learning, GBP: v.gbp,
 			},
@@ -197,9 +189,8 @@ type vxlanData struct {
 // actual device, which need not be the derived one: a device from an earlier run,
 // or one that flannel made, keeps its own. links has the devices by name.
 func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
-	local.Backend = "vxlan"
+	local, _ = v.plain.Describe(local, links) // never fails, and leaves Data empty
 	for _, e := range []*subnet.Endpoint{&local.V4, &local.V6} {
-		e.Data = nil
 		if !e.On() {
 			continue
 		}
@@ -209,7 +200,7 @@ func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease
 			return local, fmt.Errorf("describe the lease: device %s does not exist", name)
 		}
 		d := vxlanData{VNI: uint32(v.vni), VtepMAC: link.MAC.String()}
-		for _, a := range v.node.Sources {
+		for _, a := range v.Sources {
 			if a.Is6() == e.Subnet.Addr().Is6() {
 				d.Sources = append(d.Sources, a)
 			}
@@ -231,9 +222,9 @@ func (v vxlan) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return v.pa
 // our link have no tunnel.
 func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
-	for e := range v.node.shared(peer) {
+	for e := range v.shared(peer) {
 		if direct { // an error means that the peer is not on our link: tunnel to it
-			if path, err := v.node.direct(e); err == nil {
+			if path, err := v.direct(e); err == nil {
 				paths = append(paths, path)
 				continue
 			}

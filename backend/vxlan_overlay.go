@@ -83,7 +83,7 @@ type overlay struct{ vxlan }
 func (v overlay) Devices(local subnet.Lease) []dataplane.Device {
 	return []dataplane.Device{{
 		Name: v.names[false], Kind: dataplane.Overlay{
-			Network: dataplane.Network{Parent: v.node.Underlay.Name, Local: v.node.Underlay.V4, Subnets: []netip.Prefix{local.V4.Subnet}},
+			Network: dataplane.Network{Parent: v.Underlay.Name, Local: v.Underlay.V4, Subnets: []netip.Prefix{local.V4.Subnet}},
 			VNI:     uint32(v.vni), Port: uint16(v.port), MACs: v.vxlanOptions.overlay.pool,
 		},
 	}}

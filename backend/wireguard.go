@@ -107,24 +107,19 @@ func parsePSK(o *conf.Object) *dataplane.PresharedKey {
 	return psk
 }
 
-// wireguard implements Backend.
+// wireguard implements Backend. ForWindows and Derived are those of plain: parseWireGuard refuses
+// the backend on Windows, so no option of it could help, and keys never follow from a subnet.
 type wireguard struct {
 	wireguardOptions
-	node     Node
-	outerMTU int // bytes: wireguardOptions.mtu if it is set and fits, else that of the underlay
+	plain
+	outerMTU int // bytes, see Node.outerMTU
 }
 
 // newWireGuard returns the backend for a node, and warnings about options without effect. The
 // error says what of the options the node cannot have.
 func newWireGuard(o wireguardOptions, n Node) (Backend, []string, error) {
-	w := wireguard{wireguardOptions: o, node: n, outerMTU: n.Underlay.MTU}
-	var warnings []string
-	switch {
-	case o.mtu > n.Underlay.MTU:
-		warnings = append(warnings, fmt.Sprintf("Backend.MTU: %d is above the MTU of %s; using its %d", o.mtu, n.Underlay.Name, n.Underlay.MTU))
-	case o.mtu > 0:
-		w.outerMTU = o.mtu
-	}
+	outerMTU, warnings := n.outerMTU(o.mtu)
+	w := wireguard{o, plain{n, "wireguard"}, outerMTU}
 	if err := n.fitMTU(w.outerMTU, "WireGuard", wireguardOverhead, n.V6); err != nil {
 		return nil, nil, err
 	}
@@ -150,7 +145,7 @@ func newWireGuard(o wireguardOptions, n Node) (Backend, []string, error) {
 // is left for the peer's kernel, because the tunnel counts as none.
 func (w wireguard) Wire() Wire {
 	name := "wireguard"
-	if w.node.V6 {
+	if w.V6 {
 		name += map[bool]string{true: ", one device per family", false: ", one device"}[w.mode == modeSeparate]
 	}
 	if *w.psk != (dataplane.PresharedKey{}) {
@@ -165,10 +160,6 @@ func fingerprint(psk dataplane.PresharedKey) []byte {
 	sum := sha256.Sum256(slices.Concat([]byte("flannel preshared key\n"), psk[:]))
 	return sum[:4]
 }
-
-// ForWindows implements Backend. It returns "": parseWireGuard refuses the backend on Windows,
-// so no option of it could help.
-func (wireguard) ForWindows() string { return "" }
 
 // MTU implements Backend.
 func (w wireguard) MTU() int { return w.outerMTU - wireguardOverhead }
@@ -185,8 +176,8 @@ func (w wireguard) deviceOf(v6 bool) (name string, port int) {
 // Devices implements Backend: the underlay, and one device, or one for each family
 // of the local lease. Each device has the base address of each subnet that it carries.
 func (w wireguard) Devices(local subnet.Lease) []dataplane.Device {
-	devices := []dataplane.Device{w.node.underlayDevice()}
-	for e := range w.node.shared(&local) {
+	devices := []dataplane.Device{w.underlayDevice()}
+	for e := range w.shared(&local) {
 		base := e.Subnet.Addr()
 		name, port := w.deviceOf(base.Is6())
 		addr := netip.PrefixFrom(base, base.BitLen())
@@ -197,7 +188,7 @@ func (w wireguard) Devices(local subnet.Lease) []dataplane.Device {
 			continue
 		}
 		devices = append(devices, dataplane.Device{Name: name, Kind: dataplane.WireGuard{
-			Tunnel: dataplane.Tunnel{MTU: w.MTU(), Addr: []netip.Prefix{addr}, Parent: w.node.Underlay.Name},
+			Tunnel: dataplane.Tunnel{MTU: w.MTU(), Addr: []netip.Prefix{addr}, Parent: w.Underlay.Name},
 			Port:   uint16(port), PSK: *w.psk, Keepalive: w.keepalive,
 		}})
 	}
@@ -214,9 +205,8 @@ type wireguardData struct {
 // port of the device that carries the family. The port is the one on which the device
 // listens, which is not so with flannel (see endOfOneDevice).
 func (w wireguard) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
-	local.Backend = "wireguard"
+	local, _ = w.plain.Describe(local, links) // never fails, and leaves Data empty
 	for _, e := range []*subnet.Endpoint{&local.V4, &local.V6} {
-		e.Data = nil
 		if !e.On() {
 			continue
 		}
@@ -232,9 +222,9 @@ func (w wireguard) Describe(local subnet.Lease, links dataplane.Links) (subnet.L
 
 // Paths implements Backend.
 func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
-	shared := slices.Collect(w.node.shared(peer)) // at most two
-	ends := make([]wireguardData, len(shared))    // what the peer publishes for each
-	var allowed [2]netip.Prefix                   // all subnets of the peer
+	shared := slices.Collect(w.shared(peer))   // at most two
+	ends := make([]wireguardData, len(shared)) // what the peer publishes for each
+	var allowed [2]netip.Prefix                // all subnets of the peer
 	for i, e := range shared {
 		var err error
 		if ends[i], err = parseWireGuardData(e.Data); err != nil {
@@ -284,9 +274,6 @@ func (w wireguard) endOfOneDevice(shared []subnet.Endpoint, ends []wireguardData
 // Ends implements Backend: all paths are through the tunnel.
 func (w wireguard) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return w.Paths(peer) }
 
-// Derived implements Backend: keys are random, and never follow from a subnet.
-func (wireguard) Derived(*dataplane.Path) bool { return false }
-
 // parseWireGuardData parses what a peer published for a family. An error is the reason
 // why the peer is rejected.
 func parseWireGuardData(raw json.RawMessage) (d wireguardData, err error) {
@@ -314,8 +301,8 @@ func parseWireGuardData(raw json.RawMessage) (d wireguardData, err error) {
 // have one family.
 func (w wireguard) choose(peer *subnet.Lease) (netip.Addr, error) {
 	v4, v6 := peer.V4.PublicIP, peer.V6.PublicIP
-	can4 := v4.IsValid() && w.node.Underlay.V4.IsValid() && w.mode != modeIPv6
-	can6 := v6.IsValid() && w.node.Underlay.V6.IsValid() && w.mode != modeIPv4
+	can4 := v4.IsValid() && w.Underlay.V4.IsValid() && w.mode != modeIPv6
+	can6 := v6.IsValid() && w.Underlay.V6.IsValid() && w.mode != modeIPv4
 	switch {
 	case !can4 && !can6:
 		return netip.Addr{}, fmt.Errorf("it has no public address of a family that this node can use with Mode %s", w.mode)
@@ -323,7 +310,7 @@ func (w wireguard) choose(peer *subnet.Lease) (netip.Addr, error) {
 		return v4, nil
 	case !can4:
 		return v6, nil
-	case v4.IsPrivate() && !v6.IsPrivate() && !w.node.Underlay.PublicV6.IsPrivate():
+	case v4.IsPrivate() && !v6.IsPrivate() && !w.Underlay.PublicV6.IsPrivate():
 		return v6, nil
 	}
 	return v4, nil

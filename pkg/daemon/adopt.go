@@ -225,13 +225,11 @@ func (d *Daemon) stepRollout(p *pass) error {
 			return nil // the part publish, later in this pass, has the new Mark published
 		}
 	}
-	action, delay := a.rollout.Step(d.cluster(p, peers, seen), time.Now())
+	adopt, delay := a.rollout.Step(d.cluster(p, peers, seen), time.Now())
 	state := a.rollout.State()
 	var err error
 	switch active := n.backend.Wire() == a.offered.wire; { // the node has the offered configuration, as InForce says that it should
-	// GoBack is not looked at: the state Refused says the same, also after an activate
-	// that failed.
-	case action == rollout.Adopt:
+	case adopt:
 		a.trial = &trial{began: time.Now()}
 		if !active { // active: the trial before could not be ended, and the former configuration stays what it was
 			a.former = n.validConfig()

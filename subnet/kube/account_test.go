@@ -21,11 +21,11 @@ func TestServiceAccountBelowRoot(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
 	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
 	t.Setenv("CONTAINER_SANDBOX_MOUNT_POINT", "")
-	if cfg, err := (clientOptions{}).restConfig(); err == nil {
+	if cfg, err := (Options{}).restConfig(); err == nil {
 		t.Errorf("without the variable: %+v", cfg)
 	}
 	t.Setenv("CONTAINER_SANDBOX_MOUNT_POINT", root)
-	for _, o := range []clientOptions{{}, {APIURL: "https://[fd00::1]:443"}} {
+	for _, o := range []Options{{}, {APIURL: "https://[fd00::1]:443"}} {
 		cfg, err := o.restConfig()
 		if err != nil {
 			t.Fatal(err)

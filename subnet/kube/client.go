@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,26 +18,16 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// clientOptions says how to reach the API server. The zero clientOptions mean the pod's service account.
-type clientOptions struct {
-	Kubeconfig string // path; empty: the pod's service account
-	APIURL     string // overrides the server of the kubeconfig or of the pod
-	UserAgent  string
-	Prefix     string // of the annotations to read, complete: the annotation's name follows
-
-	Log  *slog.Logger                              // gets a line for each request at the debug level; may be nil
-	Wrap func(http.RoundTripper) http.RoundTripper // wraps the transport, below authentication; may be nil
-}
-
 // apiClient sends requests to one API server. Its methods may run concurrently. Make one with newClient, and close it.
 type apiClient struct {
 	rest      *rest.RESTClient // sends by transport
 	transport *reconnector     // opens connections (transport.go)
-	prefix    string           // see clientOptions
+	prefix    string           // see Options
 }
 
-// newClient prepares a client and does not connect. Its errors are about a wrong option or file.
-func newClient(o clientOptions) (*apiClient, error) {
+// newClient prepares a client and does not connect. Of the options, only those that say how to reach the API server, Prefix
+// and Log are used; the zero Options mean the pod's service account. Its errors are about a wrong option or file.
+func newClient(o Options) (*apiClient, error) {
 	cfg, err := o.restConfig()
 	if err != nil {
 		return nil, err
@@ -59,8 +48,8 @@ func newClient(o clientOptions) (*apiClient, error) {
 	reconnecting.log = cmp.Or(o.Log, reconnecting.log) // newReconnector has set one that discards
 	// From the outside: authentication and user agent, Wrap, the reconnector, an http.Transport.
 	var rt http.RoundTripper = reconnecting
-	if o.Wrap != nil {
-		rt = o.Wrap(rt)
+	if o.wrap != nil {
+		rt = o.wrap(rt)
 	}
 	if rt, err = transport.HTTPWrappersForConfig(reconnecting.cfg, rt); err != nil {
 		return nil, fmt.Errorf("credentials for the Kubernetes API: %w", err)
@@ -80,28 +69,3 @@ func (c *apiClient) DropConnections() { c.transport.conns.Drop() }
 
 // Transport returns the transport for the next request, which a failed request replaces by another one.
 func (c *apiClient) Transport() *http.Transport { return c.transport.current() }
-
-// serverProxy returns the URL of the HTTP proxy that requests to the API server are sent to, without its password, or "" if
-// there is none. It asks a transport that is made for the question, and sends nothing.
-func serverProxy(o clientOptions) (string, error) {
-	cfg, err := o.restConfig()
-	if err != nil {
-		return "", err
-	}
-	server, _, err := rest.DefaultServerUrlFor(cfg)
-	if err != nil {
-		return "", fmt.Errorf("address of the API server: %w", err)
-	}
-	reconnecting, err := newReconnector(cfg)
-	if err != nil {
-		return "", err
-	}
-	proxy, err := reconnecting.current().Proxy(&http.Request{URL: server})
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("find the proxy for %s: %w", server, err)
-	case proxy == nil:
-		return "", nil
-	}
-	return proxy.Redacted(), nil
-}

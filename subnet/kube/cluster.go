@@ -66,7 +66,7 @@ const maxRelists = 3
 // --cluster calls it, or asks the daemon to. It needs no other permission than to list Nodes. Of the options, those that
 // say how to reach the API server and Prefix are used. perPage is the time limit for each page of the list.
 func Nodes(ctx context.Context, o Options, selector string, perPage time.Duration) ([]NodeStatus, error) {
-	api, err := newClient(o.client())
+	api, err := newClient(o)
 	if err != nil {
 		return nil, err
 	}

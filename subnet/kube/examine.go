@@ -10,12 +10,16 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"flannel/pkg/file"
 )
 
 // Examination is what flanneld doctor learns from the API server about the cluster and this node.
@@ -27,11 +31,18 @@ type Examination struct {
 }
 
 // HasCredentials reports whether this process can read the kubeconfig, or without one has the service account of a pod.
-func HasCredentials(o Options) bool { return o.client().HasCredentials() }
+func HasCredentials(o Options) bool {
+	if o.Kubeconfig != "" {
+		_, err := os.ReadFile(o.Kubeconfig)
+		return err == nil
+	}
+	_, err := inCluster(os.Getenv(file.SandboxMount))
+	return err == nil
+}
 
 // WindowsNodes returns the names of at most ten Windows nodes, for check-config.
 func WindowsNodes(ctx context.Context, o Options) ([]string, error) {
-	api, err := newClient(o.client())
+	api, err := newClient(o)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +61,7 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 		clock.next = next
 		return &clock
 	}
-	api, err := newClient(o.client())
+	api, err := newClient(o)
 	if err != nil {
 		return Examination{}, err
 	}
@@ -84,13 +95,35 @@ func Unreachable(err error) bool {
 }
 
 // Proxy returns the URL of the HTTP proxy that requests to the API server are sent to, without its password, or "" if
-// there is none. Only the options that say how to reach the API server are used; it sends nothing.
-func Proxy(o Options) (string, error) { return serverProxy(o.client()) }
+// there is none. Only the options that say how to reach the API server are used. It asks a transport that is made for the
+// question, and sends nothing.
+func Proxy(o Options) (string, error) {
+	cfg, err := o.restConfig()
+	if err != nil {
+		return "", err
+	}
+	server, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return "", fmt.Errorf("address of the API server: %w", err)
+	}
+	reconnecting, err := newReconnector(cfg)
+	if err != nil {
+		return "", err
+	}
+	proxy, err := reconnecting.current().Proxy(&http.Request{URL: server})
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("find the proxy for %s: %w", server, err)
+	case proxy == nil:
+		return "", nil
+	}
+	return proxy.Redacted(), nil
+}
 
 // ServiceNetworks returns the networks from which Services get their addresses; see apiClient. Only the options that
 // say how to reach the API server are used.
 func ServiceNetworks(ctx context.Context, o Options) ([]netip.Prefix, error) {
-	api, err := newClient(o.client())
+	api, err := newClient(o)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +138,7 @@ func NetConf(ctx context.Context, configMap string, o Options) ([]byte, error) {
 	if !ok || namespace == "" || name == "" {
 		return nil, fmt.Errorf("%.80q is no name of a ConfigMap; write it as namespace/name", configMap)
 	}
-	api, err := newClient(o.client())
+	api, err := newClient(o)
 	if err != nil {
 		return nil, err
 	}

@@ -252,10 +252,10 @@ func (o outside) ours(name string) string {
 	return strings.Join(lines, "\n")
 }
 
-// offline is a manager whose API server is a function.
-func offline(t *testing.T, answer func(*http.Request) (code int, body []byte)) *Manager {
+// offline is a manager whose API server is a function. setCondition is Options.SetCondition.
+func offline(t *testing.T, setCondition bool, answer func(*http.Request) (code int, body []byte)) *Manager {
 	t.Helper()
-	o := Options{APIURL: "http://127.0.0.1:1", NodeName: "own", Prefix: prefix}
+	o := Options{APIURL: "http://127.0.0.1:1", NodeName: "own", Prefix: prefix, SetCondition: setCondition}
 	o.wrap = func(http.RoundTripper) http.RoundTripper {
 		return &traffic{intercept: func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
 			code, body := answer(r)

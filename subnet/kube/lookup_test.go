@@ -221,7 +221,7 @@ func TestLookupsArePaced(t *testing.T) {
 // What is new at the same time is read at the same time, and then nothing new for a while.
 func TestLookupsComeTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := offline(t, func(*http.Request) (int, []byte) {
+		m := offline(t, false, func(*http.Request) (int, []byte) {
 			return http.StatusOK, kubetest.Encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, "NodeList")
 		})
 		s := &follower{m: m, feed: feed{activity: "test"}, known: map[string]known{}, lookups: newLookups()}

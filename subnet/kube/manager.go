@@ -53,12 +53,7 @@ type Options struct {
 	// mistake. 0: not at all.
 	Retain time.Duration
 
-	wrap func(http.RoundTripper) http.RoundTripper // of the transport, for tests; may be nil
-}
-
-// client returns the options that say how to reach the API server.
-func (o Options) client() clientOptions {
-	return clientOptions{Kubeconfig: o.Kubeconfig, APIURL: o.APIURL, UserAgent: o.UserAgent, Prefix: o.Prefix, Log: o.Log, Wrap: o.wrap}
+	wrap func(http.RoundTripper) http.RoundTripper // wraps the transport, below authentication, for Examine and tests; may be nil
 }
 
 // Manager implements subnet.Manager, which says what the methods are for and who calls them. Its methods may run
@@ -119,7 +114,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		publicIPs: publicIPs{publicIPsChanged: make(chan struct{}, 1)},
 		outage:    cmp.Or(o.Outage, subnet.NewOutage(o.Log, "the Kubernetes API"))}
 	var err error
-	if m.api, err = newClient(o.client()); err != nil {
+	if m.api, err = newClient(o); err != nil {
 		return nil, err
 	}
 	m.reporter = newReporter(m)

@@ -116,7 +116,7 @@ func TestRelistsArePaced(t *testing.T) {
 func TestListNotOlderThanTheStore(t *testing.T) {
 	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "70"}, Items: []corev1.Node{*kubetest.Sample(0)}}
 	var asked []string
-	n := offline(t, func(r *http.Request) (int, []byte) {
+	n := offline(t, false, func(r *http.Request) (int, []byte) {
 		asked = append(asked, fmt.Sprintf("%s %s", r.URL.Query().Get("limit"), r.URL.Query().Get("resourceVersion")))
 		if r.URL.Query().Get("resourceVersion") == "100" {
 			return http.StatusGatewayTimeout, kubetest.Encode(t, &metav1.Status{Status: "Failure", Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,

@@ -261,12 +261,12 @@ func TestFailedReportsAreSpread(t *testing.T) {
 	for what, condition := range map[string]bool{"the condition": true, "an Event": false} {
 		synctest.Test(t, func(t *testing.T) {
 			var tries []time.Time
-			m := offline(t, func(*http.Request) (int, []byte) {
+			m := offline(t, condition, func(*http.Request) (int, []byte) {
 				tries = append(tries, time.Now())
 				return http.StatusInternalServerError, nil
 			})
 			m.mu.Lock()
-			m.o.SetCondition, m.name = condition, "own"
+			m.name = "own"
 			if !condition { // without a Node, no Event is written
 				m.own = &ownNode{node: &storedNode{Name: "own", UID: "1"}}
 			}

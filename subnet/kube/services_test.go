@@ -21,7 +21,7 @@ func services(t *testing.T, o outside) {
 	if _, err := ServiceNetworks(t.Context(), Options{Kubeconfig: kubeconfig}); err == nil || strings.Count(err.Error(), "forbidden") != 2 {
 		t.Errorf("with flannel's own rights: %v", err)
 	}
-	api, err := newClient(admin.client())
+	api, err := newClient(admin)
 	if err != nil {
 		t.Fatal(err)
 	}

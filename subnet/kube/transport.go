@@ -26,7 +26,7 @@ import (
 // restConfig returns client-go's configuration, with the credentials of the kubeconfig or else of the pod's service
 // account. o.APIURL overrides their server. Outside of a pod and without a kubeconfig, it uses o.APIURL without
 // credentials. It reads files only.
-func (o clientOptions) restConfig() (*rest.Config, error) {
+func (o Options) restConfig() (*rest.Config, error) {
 	if o.Kubeconfig != "" {
 		cfg, err := clientcmd.BuildConfigFromFlags(o.APIURL, o.Kubeconfig)
 		if err != nil {
@@ -44,17 +44,6 @@ func (o clientOptions) restConfig() (*rest.Config, error) {
 	}
 	cfg.Host = cmp.Or(o.APIURL, cfg.Host)
 	return cfg, nil
-}
-
-// HasCredentials reports whether the kubeconfig can be read, or without one the pod's service account. A command asks,
-// through the function of the same name: without credentials, the daemon has to read the API for it.
-func (o clientOptions) HasCredentials() bool {
-	if o.Kubeconfig != "" {
-		_, err := os.ReadFile(o.Kubeconfig)
-		return err == nil
-	}
-	_, err := inCluster(os.Getenv(file.SandboxMount))
-	return err == nil
 }
 
 // inCluster returns the credentials of the pod's service account. root is the root

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/netip"
 	"strings"
 
@@ -27,9 +28,7 @@ func (d delegate) version() string { return cmp.Or(d.conf.text("cniVersion"), "0
 // configuration and the subnet file. system is a runtime.GOOS.
 func newDelegate(c *conf, s subnetInfo, system string) (delegate, error) {
 	d := delegate{conf: object{}}
-	for k, v := range c.Delegate {
-		d.conf[k] = v
-	}
+	maps.Copy(d.conf, c.Delegate)
 	for _, key := range []string{"name", "ipam"} {
 		if d.conf.has(key) {
 			return delegate{}, cniError(types.ErrInvalidNetworkConfig,
@@ -92,9 +91,7 @@ func (d delegate) forLinux(c *conf, s subnetInfo) error {
 		d.conf.setDefault("isGateway", true)
 	}
 	ipam := object{}
-	for k, v := range c.IPAM {
-		ipam[k] = v
-	}
+	maps.Copy(ipam, c.IPAM)
 	ipam.setDefault("type", "host-local")
 	var routes []json.RawMessage
 	if key, ok := ipam.key("routes"); ok {

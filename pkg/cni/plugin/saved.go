@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -171,9 +172,7 @@ func (a attachment) save(ctx context.Context, d delegate, wait time.Duration) (*
 // write replaces the file at path atomically and returns it locked.
 func (a attachment) write(path string, d delegate) (*savedFile, error) {
 	content := object{} // a copy: the delegate does not get our keys
-	for k, v := range d.conf {
-		content[k] = v
-	}
+	maps.Copy(content, d.conf)
 	content.set(ifNameKey, a.ifName)
 	if a.pod != "" {
 		content.set(podKey, a.pod)

@@ -7,20 +7,20 @@
 //
 //	state     cause                                                next      action
 //	settled   a disruptive configuration is offered                waiting
-//	waiting   the store has no other lease                         settled   Adopt
+//	waiting   the store has no other lease                         settled   adopt
 //	waiting   Hold is over                                         waiting   (the Mark becomes Ready)
-//	waiting   it is this node's turn to try it                     trying    Adopt
-//	waiting   it may follow nodes that keep it                     trying    Adopt
+//	waiting   it is this node's turn to try it                     trying    adopt
+//	waiting   it may follow nodes that keep it                     trying    adopt
 //	waiting   all turns are over, and nobody has proven it         refused
 //	waiting   the configuration in force is offered                settled
 //	trying    another node that has it answers                     settled   (the Mark becomes Proven)
 //	trying    no answer is possible                                unproven  (the Mark becomes WithoutTest)
-//	trying    none answers for as long as Stagger                  refused   GoBack (the Mark becomes Reverted)
+//	trying    none answers for as long as Stagger                  refused   (the caller restores it; the Mark becomes Reverted)
 //	trying    the former configuration is offered                  settled   (the caller restores it)
 //	unproven  another node that has it answers                     settled   (the Mark becomes Proven)
 //	unproven  another configuration is offered                     as settled; see Withdraw
-//	refused   it may follow nodes that keep it; has not followed   trying    Adopt
-//	refused   the store has no other lease                         settled   Adopt
+//	refused   it may follow nodes that keep it; has not followed   trying    adopt
+//	refused   the store has no other lease                         settled   adopt
 //	refused   another configuration is offered                     as settled
 //
 // The turns begin when all peers are Ready, or when no further peer has become
@@ -58,7 +58,7 @@
 // there are two more turns of two nodes, and nodes without a turn refuse it at 570 s.
 //
 // The package does no I/O: the caller passes in the time, the peers and the
-// answers, and does what an Action says.
+// answers, and does what Step and the State say.
 package rollout
 
 import (
@@ -79,17 +79,6 @@ const (
 	Trying
 	Unproven // in force, without evidence
 	Refused
-)
-
-// Action is what the caller must do: the daemon's loop, which calls Step in each pass.
-type Action int
-
-// The actions. When Step returns Adopt or GoBack, the state is already the next
-// one.
-const (
-	Nothing Action = iota
-	Adopt
-	GoBack
 )
 
 const (

@@ -325,25 +325,25 @@ func TestFollower(t *testing.T) {
 	c := Cluster{Self: "w", Peers: []Peer{{Name: "a"}}, Answers: true, Published: true, Follower: true}
 	r.Offer("new", now)
 	for range 10 {
-		if action, _ := r.Step(c, now); action != Nothing {
-			t.Errorf("%v", action)
+		if adopt, _ := r.Step(c, now); adopt {
+			t.Error("it adopts the configuration without a proof")
 		}
 		now = now.Add(stagger)
 	}
-	if action, again := r.Step(c, now); action != Nothing || again != 0 || r.State() != Refused || r.Mark() != (Mark{"new", Ready, true}) {
-		t.Errorf("%v, again after %v, state %v, mark %v", action, again, r.State(), r.Mark())
+	if adopt, again := r.Step(c, now); adopt || again != 0 || r.State() != Refused || r.Mark() != (Mark{"new", Ready, true}) {
+		t.Errorf("%v, again after %v, state %v, mark %v", adopt, again, r.State(), r.Mark())
 	}
 	c.Peers[0] = Peer{"a", Mark{"other", Proven, true}, now}
-	if action, again := r.Step(c, now); action != Nothing || again != 0 {
-		t.Errorf("for another configuration: %v, again after %v", action, again)
+	if adopt, again := r.Step(c, now); adopt || again != 0 {
+		t.Errorf("for another configuration: %v, again after %v", adopt, again)
 	}
 	c.Peers[0].Mark.ID = "new"
-	action, again := r.Step(c, now)
-	if action != Nothing || again <= 0 || again > perNode {
-		t.Fatalf("%v, again after %v", action, again)
+	adopt, again := r.Step(c, now)
+	if adopt || again <= 0 || again > perNode {
+		t.Fatalf("%v, again after %v", adopt, again)
 	}
-	if action, _ = r.Step(c, now.Add(again)); action != Adopt || r.State() != Trying || r.Mark() != (Mark{"new", OnTrial, true}) {
-		t.Errorf("%v, state %v, mark %v", action, r.State(), r.Mark())
+	if adopt, _ = r.Step(c, now.Add(again)); !adopt || r.State() != Trying || r.Mark() != (Mark{"new", OnTrial, true}) {
+		t.Errorf("%v, state %v, mark %v", adopt, r.State(), r.Mark())
 	}
 }
 
@@ -359,12 +359,12 @@ func TestFormerRelease(t *testing.T) {
 	for i := range c.Peers {
 		c.Peers[i].Mark, c.Peers[i].Seen = Mark{"new", OnTrial, true}, now
 	}
-	if action, _ := r.Step(c, now); action != Nothing {
-		t.Errorf("while they try: %v", action)
+	if adopt, _ := r.Step(c, now); adopt {
+		t.Error("it follows while they try")
 	}
 	c.Peers[0].Mark.Phase = Proven
 	_, again := r.Step(c, now.Add(time.Second))
-	if action, _ := r.Step(c, now.Add(time.Second+again)); action != Adopt || again > growth*perNode {
-		t.Errorf("after the proof: %v, after %v", action, again)
+	if adopt, _ := r.Step(c, now.Add(time.Second+again)); !adopt || again > growth*perNode {
+		t.Errorf("after the proof: %v, after %v", adopt, again)
 	}
 }

@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// Step returns the action that is due, and after what time to call Step again
-// if nothing changes before (0: never). Each pass of the daemon's loop calls it. In
+// Step returns whether the caller must adopt the offered configuration now, and after what
+// time to call Step again if nothing changes before (0: never). The state is already the next
+// one: a trial that it ends as Refused must be undone. Each pass of the daemon's loop calls it. In
 // rollout.go are the states, the words (Mark, turn, proof, group), and the times that
 // the functions below add up (Hold, patience, spread, jitter).
-func (r *Rollout) Step(c Cluster, now time.Time) (Action, time.Duration) {
+func (r *Rollout) Step(c Cluster, now time.Time) (adopt bool, again time.Duration) {
 	switch r.mark.Phase {
 	case Ready, OnTrial, WithoutTest: // by now, this node may have got an address by which it can answer
 		if r.state != Settled && r.mark.ID == r.id {
@@ -24,30 +25,30 @@ func (r *Rollout) Step(c Cluster, now time.Time) (Action, time.Duration) {
 	case Unproven:
 		r.elsewhere = r.elsewhere || r.count(c).proven > 0
 	}
-	return Nothing, 0
+	return false, 0
 }
 
 // try is Step for the state Trying.
-func (r *Rollout) try(c Cluster, now time.Time) (Action, time.Duration) {
+func (r *Rollout) try(c Cluster, now time.Time) (bool, time.Duration) {
 	if g := r.count(c); g.peers > 0 && (!c.Answers || g.answering == 1) { // 1: only this node can answer
 		r.elsewhere = g.proven > 0
 		r.state, r.mark.Phase, r.unproven = Unproven, WithoutTest, nil
-		return Nothing, 0
+		return false, 0
 	}
 	if left := r.Deadline().Sub(now); left > 0 {
-		return Nothing, left
+		return false, left
 	}
 	r.state, r.failed, r.mark.Phase = Refused, r.followed, Reverted
-	return GoBack, 0
+	return false, 0
 }
 
 // wait is Step for the states Waiting and Refused. In Refused, this node has no turn any
 // more, but may follow a proof.
-func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
+func (r *Rollout) wait(c Cluster, now time.Time) (bool, time.Duration) {
 	if c.Alone {
 		r.settle(now)
 		r.mark = Mark{}
-		return Adopt, 0
+		return true, 0
 	}
 	if r.hold.IsZero() && c.Published {
 		r.hold = now
@@ -67,7 +68,7 @@ func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
 	case isDue(follow, now), waiting && isDue(turn, now):
 		r.followed = isDue(follow, now)
 		r.state, r.since, r.mark = Trying, now, Mark{r.id, OnTrial, c.Answers}
-		return Adopt, r.Stagger
+		return true, r.Stagger
 	case waiting && isDue(end, now):
 		r.state, r.turn = Refused, time.Time{}
 	}
@@ -78,9 +79,9 @@ func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
 		next = earliest(next, turn, end)
 	}
 	if next.IsZero() {
-		return Nothing, 0
+		return false, 0
 	}
-	return Nothing, next.Sub(now)
+	return false, next.Sub(now)
 }
 
 // group is what the peers' Marks about the offered configuration say.

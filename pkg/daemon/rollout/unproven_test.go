@@ -61,24 +61,24 @@ func TestOnlyRejectedPeers(t *testing.T) {
 	c := Cluster{Self: "n", Answers: true, Published: true}
 	r.Offer("new", now)
 	for _, want := range []struct {
-		after  time.Duration
-		action Action
-		state  State
+		after time.Duration
+		adopt bool
+		state State
 	}{
-		{0, Nothing, Waiting},
-		{stagger/4 + perNode, Nothing, Waiting}, // Ready from now on
-		{time.Second, Adopt, Trying},
-		{stagger, GoBack, Refused},
-		{9 * stagger, Nothing, Refused},
+		{0, false, Waiting},
+		{stagger/4 + perNode, false, Waiting}, // Ready from now on
+		{time.Second, true, Trying},
+		{stagger, false, Refused},
+		{9 * stagger, false, Refused},
 	} {
 		now = now.Add(want.after)
-		if action, _ := r.Step(c, now); action != want.action || r.State() != want.state {
-			t.Errorf("%v later: action %v, state %v; want %v, %v", want.after, action, r.State(), want.action, want.state)
+		if adopt, _ := r.Step(c, now); adopt != want.adopt || r.State() != want.state {
+			t.Errorf("%v later: adopt %v, state %v; want %v, %v", want.after, adopt, r.State(), want.adopt, want.state)
 		}
 	}
 	c.Alone = true
-	if action, _ := r.Step(c, now); action != Adopt || r.State() != Settled {
-		t.Errorf("alone: action %v, state %v", action, r.State())
+	if adopt, _ := r.Step(c, now); !adopt || r.State() != Settled {
+		t.Errorf("alone: adopt %v, state %v", adopt, r.State())
 	}
 }
 

@@ -96,19 +96,19 @@ func (w *world) run(d time.Duration) {
 // step is one node's part of run.
 func (w *world) step(start time.Time, i int, now bool) {
 	r := w.nodes[i]
-	action := Nothing
+	before, adopt := r.State(), false
 	if due := w.due[i]; now || !due.IsZero() && !w.now.Before(due) {
 		var again time.Duration
-		action, again = r.Step(w.cluster(i), w.now)
+		adopt, again = r.Step(w.cluster(i), w.now)
 		if w.due[i] = w.now.Add(again); again == 0 {
 			w.due[i] = time.Time{}
 		}
 	}
-	switch action {
-	case Adopt:
+	switch {
+	case adopt:
 		w.adopted[i] = true
 		w.log = append(w.log, fmt.Sprintf("%v %d adopts", w.now.Sub(start), i))
-	case GoBack:
+	case before == Trying && r.State() == Refused:
 		w.adopted[i] = false
 		w.log = append(w.log, fmt.Sprintf("%v %d goes back", w.now.Sub(start), i))
 	}

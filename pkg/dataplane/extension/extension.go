@@ -22,6 +22,7 @@ package extension
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -145,9 +146,7 @@ func (d *Dataplane) Ensure(ctx context.Context, devices []dataplane.Device) (dat
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := dataplane.Links{d.name: {Output: d.pre.output}}
-	for name, link := range links {
-		out[name] = link
-	}
+	maps.Copy(out, links)
 	return out, err
 }
 

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 
 	"github.com/coreos/go-iptables/iptables"
-	"github.com/google/nftables"
 )
 
 // tools describes the variants of iptables that are installed. Firewall.planPlaces looks for them when the configuration
@@ -68,9 +67,9 @@ func (t tools) chooseVariant() (variant, error) {
 		return found
 	}
 	switch {
-	case hasNFT && (marked(kubeletChain(nftables.TableFamilyIPv4)) || marked(kubeletChain(nftables.TableFamilyIPv6))):
+	case hasNFT && (marked(variantNFT.hasKubeletChain("iptables")) || marked(variantNFT.hasKubeletChain("ip6tables"))):
 		return variantNFT, nil
-	case hasLegacy && (marked(kubeletLegacy("iptables")) || marked(kubeletLegacy("ip6tables"))):
+	case hasLegacy && (marked(variantLegacy.hasKubeletChain("iptables")) || marked(variantLegacy.hasKubeletChain("ip6tables"))):
 		return variantLegacy, readErr
 	case readErr != nil:
 		return "", fmt.Errorf("look for kubelet's chains: %w", readErr)
@@ -100,21 +99,10 @@ func (t tools) supportsRandomFully(ctx context.Context, v variant) (bool, error)
 	return false, nil
 }
 
-// kubeletChain reports whether nf_tables, where iptables-nft's chains are, holds one of kubelet's. Without nf_tables in the
-// kernel, it does not.
-func kubeletChain(family nftables.TableFamily) (bool, error) {
-	for _, name := range kubeletChains {
-		if found, err := hasChain(family, "mangle", name); found || err != nil {
-			return found, err
-		}
-	}
-	return false, nil
-}
-
-// kubeletLegacy reports whether the legacy variant holds kubelet's chains. command ("iptables" or "ip6tables") stands for
+// hasKubeletChain reports whether a variant holds one of kubelet's chains. command ("iptables" or "ip6tables") stands for
 // the address family. No program is started, and no module of the kernel is loaded: hasChain only asks for tables that exist.
-func kubeletLegacy(command string) (bool, error) {
-	p := &iptablesPlace{command: command, variant: variantLegacy}
+func (v variant) hasKubeletChain(command string) (bool, error) {
+	p := &iptablesPlace{command: command, variant: v}
 	for _, name := range kubeletChains {
 		if found, err := p.hasChain("mangle", name); found || err != nil {
 			return found, err
