@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"flannel/pkg/cni/install"
 	"flannel/pkg/file"
+	"flannel/pkg/reconcile"
 )
 
 const aboutCNIDirs = `Prints the directories in which the container runtime of this node looks for the CNI configuration and the
@@ -32,7 +34,7 @@ type cniDirs struct {
 	Problem string `json:"problem,omitempty"`
 
 	bins []string              // all directories of plugins, in the order in which containerd searches them; Bin is the first
-	from install.ContainerdCNI // as found; Sources, the files that decide, are set also with an error
+	from install.ContainerdCNI // as found; what decides (Sources, LookAgain) is set also with an error
 	err  error                 // containerd's configuration cannot be used
 }
 
@@ -147,10 +149,11 @@ func (p process) awaitPluginDir(ctx context.Context, kept install.Files, flag st
 			reported = err.Error()
 			log.Warn("cannot find out where to install the CNI plugins", "cause", causeNoCNIDirs, "installed_in", kept.PluginTo, "error", err)
 		}
-		select {
-		case <-changes:
-		case <-ctx.Done():
+		var again time.Time // zero: not before a file changes
+		if after := dirs.from.LookAgain; after > 0 {
+			again = reconcile.OnBeat(after)
 		}
+		reconcile.Wait(ctx, again, changes)
 		endWatch()
 		if ctx.Err() != nil {
 			return kept, nil

@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
@@ -140,6 +142,42 @@ func TestKeepWhereContainerdLooks(t *testing.T) {
 	eventually.True(t, "the import is not watched any more", exists(path("bin 4/plugin")))
 	eventually.True(t, "the configuration is deleted", removed(path("containerd")))
 	eventually.True(t, "there is no configuration", exists(path("bin/plugin")))
+}
+
+// Plugins follow containerd also when no file changes: when its service is registered later, or gets another command line.
+func TestKeepWhereServiceLooks(t *testing.T) {
+	dir := watchedDir(t)
+	bin := func(name string) string { return filepath.Join(dir, name) }
+	if _, err := file.Put(filepath.Join(dir, "source", "plugin"), []byte("binary"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var registered atomic.Pointer[string] // the directory of plugins; nil: none
+	p := process{containerd: func() (install.ContainerdCNI, error) {
+		found := install.ContainerdCNI{LookAgain: 10 * time.Millisecond}
+		to := registered.Load()
+		if to == nil {
+			return found, errRead
+		}
+		found.Conf, found.Bin = install.ContainerdSetting{Dirs: []string{bin("net.d")}}, install.ContainerdSetting{Dirs: []string{*to}}
+		return found, nil
+	}}
+	log := &logtest.Log{}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		ended <- p.keepCNI(ctx, install.Files{PluginFrom: bin("source")}, "cni-plugin-to", log.Logger())
+	}()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	eventually.True(t, "nothing is known", func() bool { return log.Count("cause="+causeNoCNIDirs) > 0 })
+	for _, name := range []string{"bin 1", "bin 2"} {
+		registered.Store(new(bin(name)))
+		eventually.True(t, name, exists(filepath.Join(bin(name), "plugin")))
+	}
 }
 
 // The configuration is written where containerd looks. That the plugins are missing there is a warning.

@@ -166,11 +166,18 @@ func TestThousandsOfEndpoints(t *testing.T) {
 // HNS refuses to attach an endpoint that was created by the newer API, a new one and that of an earlier run: it is created
 // once by the older API. If it refuses that one, too, it is not created again and again.
 func TestV2EndpointNotAttachable(t *testing.T) {
-	for _, subnets := range [][]netip.Prefix{{ownSubnet}, {ownSubnet, netip.MustParsePrefix("fd00:244:1::/64")}} {
-		onWindows(t, bridgeDevice(subnets...), hnstest.Knobs{V2EndpointNotAttachable: api.WrongDisk}, func(w *windows) {
+	for _, test := range []struct {
+		refusal hns.Code
+		subnets []netip.Prefix
+	}{
+		{api.WrongDisk, []netip.Prefix{ownSubnet}},
+		{api.WrongDisk, []netip.Prefix{ownSubnet, netip.MustParsePrefix("fd00:244:1::/64")}},
+		{hns.RequestUnsupported, []netip.Prefix{ownSubnet}},
+	} {
+		onWindows(t, bridgeDevice(test.subnets...), hnstest.Knobs{V2EndpointNotAttachable: test.refusal}, func(w *windows) {
 			w.bring(time.Minute)
 			inside := w.m.Admin().Adapter("vEthernet (cbr0_ep)")
-			if n := w.log.Count("cause=" + causeEndpointV1); n != 1 || len(w.endpoints()) != 1 || len(inside.Addrs) != len(subnets) {
+			if n := w.log.Count("cause=" + causeEndpointV1); n != 1 || len(w.endpoints()) != 1 || len(inside.Addrs) != len(test.subnets) {
 				t.Errorf("logged %d times, endpoints %q, the host has %v", n, w.endpoints(), inside.Addrs)
 			}
 			w.restart()

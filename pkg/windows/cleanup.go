@@ -37,7 +37,9 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 	} else if err != nil {
 		errs = append(errs, fmt.Errorf("%w: it lists networks of ours with other names than flannel.N, such as External, which are not removed: check HNS for such networks, then delete the file", err))
 	}
-	d.scope.networks = networks // for routesOfOthers, which leaves our routes out of what is saved
+	if !dryRun {
+		errs = append(errs, d.hostConfig.SetPodNetworks(networks)) // a route of ours that cannot be deleted is not restored
+	}
 	for _, r := range routes {
 		if (hostScope{r.Index, networks}).owns(r) { // r.Index: on whatever adapter the route is
 			removed = append(removed, fmt.Sprintf("route %s", hostRoute{r.Dst, r.NextHop}))

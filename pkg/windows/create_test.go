@@ -195,3 +195,28 @@ func TestPendingNetworkOfOtherName(t *testing.T) {
 		}
 	})
 }
+
+// HNS refuses the network, whatever the code, and then somebody else makes another one of its name: what was asked for and
+// refused says nothing about that one, which is made again as it is wanted.
+func TestRefusedNetworkMadeByOthers(t *testing.T) {
+	for _, code := range []hns.Code{hns.InvalidJSON, hns.InvalidNetworkType} {
+		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+			w.m.Fail(hnstest.Fault{Func: "HcnCreateNetwork", Times: 1, Code: code})
+			for began := time.Now(); w.calls("HcnCreateNetwork") == 0; time.Sleep(time.Second) {
+				if time.Since(began) > time.Minute {
+					t.Fatalf("HNS was not asked for the network: %q", w.problems)
+				}
+				_ = w.pass()
+			}
+			other := `{"Name":"flannel.4096","Type":"Overlay","Policies":[{"Type":"NetAdapterName","Settings":{"NetworkAdapterName":"Ethernet"}}],
+				"Ipams":[{"Subnets":[{"IpAddressPrefix":"10.244.9.0/24","Policies":[{"Type":"VSID","Settings":{"IsolationId":4096}}],
+				"Routes":[{"NextHop":"10.244.9.1","DestinationPrefix":"0.0.0.0/0"}]}]}],"SchemaVersion":{"Major":2,"Minor":0}}`
+			if err := w.m.Admin().CreateNetwork(other); err != nil {
+				t.Fatal(err)
+			}
+			w.bring(5 * time.Minute)
+			w.mends(time.Minute)
+			w.check(overlayInStep)
+		})
+	}
+}

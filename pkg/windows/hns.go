@@ -228,17 +228,21 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 		err = errors.Join(err, all.Prune(ctx, d.opts), d.deleteUnwanted(ctx))
 	}
 	// The paths of refused entries are the first result; the error keeps what is left.
-	return dataplane.AttributeRefusals(err, s.Paths, isRefusal, func(p *dataplane.Path) []any {
+	return dataplane.AttributeRefusals(err, s.Paths, isPathsFault, func(p *dataplane.Path) []any {
 		f := dataplane.Filling{Verb: dataplane.CollectKeys}
 		_ = d.fill(&f, dev, p) // a path that cannot be translated has no keys
 		return f.Keys
 	})
 }
 
-// isRefusal reports whether Windows refused an entry because of its content, rather than
-// did not answer. ErrUnsupported is about this Windows, and not about one entry.
+// isPathsFault reports whether Windows refused an entry because of its content. ErrUnsupported
+// is about this Windows, and not about one entry.
+func isPathsFault(err error) bool { return isRefusal(err) && !errors.Is(err, hns.ErrUnsupported) }
+
+// isRefusal reports whether HNS or the IP stack answered that it refuses a request, with
+// whatever code: unlike one without an answer, the request has no effect later.
 func isRefusal(err error) bool {
-	return !errors.Is(err, hns.ErrTimeout) && !errors.Is(err, hns.ErrUnavailable) && !errors.Is(err, hns.ErrUnsupported) &&
+	return !errors.Is(err, hns.ErrTimeout) && !errors.Is(err, hns.ErrUnavailable) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
 }
 

@@ -163,9 +163,9 @@ func TestSweepUnknown(t *testing.T) {
 	}
 }
 
-// An endpoint that HNS refuses to show does not keep that of another pod.
+// An endpoint that HNS refuses to show, whatever the code, does not keep that of another pod.
 func TestSweepBesideUnreadable(t *testing.T) {
-	for _, call := range []string{"HcnOpenEndpoint", "HNSCall"} {
+	for _, fault := range []hnstest.Fault{{Func: "HcnOpenEndpoint", Code: hns.InvalidParameter}, {Func: "HNSCall", Code: hns.InvalidParameter}, {Func: "HcnOpenEndpoint", Code: hns.RequestUnsupported}} {
 		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{ForgetNamespace: true}, func(w *windows) {
 			w.bring(time.Minute)
 			w.m.Admin().AddNamespace()
@@ -178,12 +178,13 @@ func TestSweepBesideUnreadable(t *testing.T) {
 					t.Fatal(err)
 				}
 				if e.Name == "odd_flannel.4096" {
-					w.m.Fail(hnstest.Fault{Func: call, Match: strings.ToLower(e.ID), Code: hns.InvalidParameter})
+					fault.Match = strings.ToLower(e.ID)
+					w.m.Fail(fault)
 				}
 			}
 			w.looks(3)
 			if got := w.endpoints(); !slices.Equal(got, []string{"odd_flannel.4096"}) {
-				t.Errorf("%s fails: %q", call, got)
+				t.Errorf("%+v: %q", fault, got)
 			}
 		})
 	}

@@ -21,6 +21,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 )
 
 // ContainerdCNI is where containerd looks.
@@ -30,8 +31,12 @@ type ContainerdCNI struct {
 	Bin    ContainerdSetting // has at least one
 	// Sources are the files and directories that were read for this, or were missing;
 	// a later ReadContainerd has the same result unless one of them changes. They are also set
-	// with an error.
+	// with an error of ReadContainerd.
 	Sources []string
+	// LookAgain is the time after which FindContainerd may have another result although no
+	// source has changed: on Windows, the registry decides, too. 0: never. It is also set with
+	// an error.
+	LookAgain time.Duration
 }
 
 // ContainerdSetting is a value of the configuration.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/registry"
@@ -15,11 +16,19 @@ import (
 // --register-service makes, in HKEY_LOCAL_MACHINE.
 const serviceKey = `SYSTEM\CurrentControlSet\Services\containerd`
 
-// FindContainerd returns what the service containerd uses.
-func FindContainerd() (ContainerdCNI, error) { return findService(serviceKey) }
+// lookAgain is how soon a service is noticed that was registered, or whose command line was
+// changed.
+const lookAgain = 30 * time.Second
 
-// findService is FindContainerd for the service with this key in the registry. The registry
-// is not among the Sources: without a service, there are none.
+// FindContainerd returns what the service containerd uses. Without a service, there are no
+// Sources.
+func FindContainerd() (ContainerdCNI, error) {
+	found, err := findService(serviceKey)
+	found.LookAgain = lookAgain
+	return found, err
+}
+
+// findService is FindContainerd for the service with this key in the registry.
 func findService(key string) (ContainerdCNI, error) {
 	args, err := serviceArgs(key)
 	if err != nil {

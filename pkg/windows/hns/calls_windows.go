@@ -34,8 +34,8 @@ const (
 const maxLists = 5
 
 // service implements Calls with the HNS of this machine; dll_windows.go and notify_windows.go have the other methods.
-// Client calls them on several goroutines; only listeners has a state, with a lock of its own. Where hcsshim would panic,
-// because the DLL lacks an entry point, methods call require first.
+// Client calls them on several goroutines; only listeners has a state, with a lock of its own. Where package hcn would
+// panic, because the DLL lacks an entry point, methods call require first.
 type service struct {
 	dll       *windows.LazyDLL // computenetwork.dll, loaded by the first call
 	listeners listeners        // of Notify
@@ -108,10 +108,7 @@ func (s *service) ManagementIP(network string) (netip.Addr, error) {
 	return netip.ParseAddr(n.ManagementIP)
 }
 
-func (s *service) CreateEndpointV1(network, name string, ips []netip.Prefix) (string, error) {
-	if err := s.require("HcnCreateEndpoint"); err != nil {
-		return "", err
-	}
+func (*service) CreateEndpointV1(network, name string, ips []netip.Prefix) (string, error) {
 	e := hcsshim.HNSEndpoint{Name: name, VirtualNetwork: network}
 	for _, p := range ips {
 		if p.Addr().Is4() {

@@ -163,8 +163,8 @@ func (s *service) closeHandle(name string, handle uintptr) {
 // unspecified is E_FAIL.
 const unspecified Code = 0x80004005
 
-// require returns an error if the DLL of this Windows lacks an entry point. It must also be called before using hcsshim,
-// which panics in this case.
+// require returns an error if the DLL of this Windows lacks an entry point. It must also be called before using hcsshim's
+// package hcn, which panics in this case.
 func (s *service) require(name string) error {
 	if s.dll.NewProc(name).Find() != nil {
 		return &Error{Call: name, Code: NoSuchFunction}

@@ -93,4 +93,7 @@ func TestEntryPointsMissing(t *testing.T) {
 			t.Errorf("%s: %v", call, err)
 		}
 	}
+	if _, err := s.CreateEndpointV1(id, "cbr0_ep", nil); err == nil || errors.Is(err, ErrUnsupported) { // the older API is in vmcompute.dll
+		t.Errorf("create an endpoint by the older API: %v", err)
+	}
 }

@@ -252,8 +252,8 @@ func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	return nil
 }
 
-// stopService stops the service and waits until it is stopped. A service that is
-// stopping already does not accept the request, which is no error.
+// stopService stops a service, flanneld's or that of another component, and waits until it is
+// stopped. A service that is stopping already does not accept the request, which is no error.
 func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	status, err := s.Query()
 	if err != nil {
@@ -269,7 +269,11 @@ func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	if _, err = await(ctx, s, svc.Stopped); err != nil {
 		return err
 	}
-	show(out, "stopped; the network stays in place")
+	done := "stopped"
+	if s.Name == Name {
+		done += "; the network stays in place"
+	}
+	show(out, done)
 	return nil
 }
 
