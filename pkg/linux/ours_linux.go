@@ -25,11 +25,10 @@ type kernelRoute struct {
 	nexthop  uint32 // ID of its nexthop object, 0 if it has none
 }
 
-// Protocol numbers of rtnetlink identify who made a route. 70 is ours; iproute2's
-// list does not assign it.
+// Protocol numbers of rtnetlink identify who made a route.
 const (
 	protocolBoot = 3
-	protocolOurs = 70
+	protocolOurs = rtnetlink.ProtocolOurs
 )
 
 // scope defines which routes and devices are ours. It changes with the devices (setScope)

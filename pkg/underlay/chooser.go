@@ -30,8 +30,8 @@ const (
 //	the interface of the start can be the underlay      the interface of the start
 //	  again, with a metric that is not worse than before
 //	the address in use is gone, others are there        the best of the others
-//	only an address is left that may float              no choice for adoptAtStart or adoptLater (unless
-//	                                                      there is another candidate), then this address
+//	only an address is left that may float, or a        no choice for adoptAtStart or adoptLater (unless
+//	  pattern matches no other                            there is another candidate), then this address
 //	another address appears beside one that may float   the other address
 type Chooser struct {
 	home, last place                    // of the first choice, and of the last one; zero: none yet, or flags have selected it
@@ -85,7 +85,7 @@ type past struct {
 	home, last place
 	inUse      []netip.Addr
 	patience   time.Duration // how long wait makes an address wait; only the text of the error has it
-	// wait reports whether an address that may float, and is the only one of its family on
+	// wait reports whether an address that may float, and is the best one of its family on
 	// an interface, must not be used yet; nil: it may be used at once.
 	wait func(netip.Addr) bool
 }

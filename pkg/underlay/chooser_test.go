@@ -99,6 +99,11 @@ func TestChooserFloatingAddress(t *testing.T) {
 			})
 		})
 	}
+	// A pattern that only this address matches is not met by another one: a better one would have to match, too.
+	chooseInSteps(t, Options{IfaceRegex: re(`\.50$`)}, []step{
+		{0, own + "," + vip, "", route, "!", ""},
+		{10 * second, own + "," + vip, "", route, "eth0 192.168.1.50", ""},
+	})
 	// It is named, or it is the only one that a cloud gives.
 	chooseInSteps(t, Options{Iface: []string{"192.168.1.50"}}, []step{{0, vip + "," + own, "", route, "eth0 192.168.1.50", ""}})
 	chooseInSteps(t, Options{}, []step{{0, vip + " dynamic", "", route, "eth0 192.168.1.50", ""}})

@@ -90,7 +90,7 @@ func address(s Snapshot, c candidate, v6 bool, p past) (netip.Addr, error) {
 	}
 	if best.IP.IsValid() && s.floats(c, best) && p.waits(best.IP) {
 		// Without the time that is left, so that the text is the same each time.
-		return netip.Addr{}, fmt.Errorf("has only the %s address %s/%d, which may be a floating one; it is used if no other appears within %v",
+		return netip.Addr{}, fmt.Errorf("has no better %s address than %s/%d, which may be a floating one; it is used if no better one appears within %v",
 			family, best.IP, best.IP.BitLen(), p.patience)
 	}
 	if !best.IP.IsValid() {

@@ -38,7 +38,7 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 		errs = append(errs, fmt.Errorf("%w: it lists networks of ours with other names than flannel.N, such as External, which are not removed: check HNS for such networks, then delete the file", err))
 	}
 	if !dryRun {
-		errs = append(errs, d.hostConfig.SetPodNetworks(networks)) // a route of ours that cannot be deleted is not restored
+		d.hostConfig.SetPodNetworks(networks) // a route of ours that cannot be deleted is not restored
 	}
 	for _, r := range routes {
 		if (hostScope{r.Index, networks}).owns(r) { // r.Index: on whatever adapter the route is

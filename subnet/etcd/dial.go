@@ -138,7 +138,7 @@ type errorTracker struct {
 	endpoints []string               // URLs
 	last      atomic.Pointer[string] // the error's text; nil: no request has failed
 	calls     atomic.Int64           // requests and streams so far, for the tests
-	asked     atomic.Bool            // the server requested a client certificate, and we have none
+	asked     atomic.Bool            // a server requested a client certificate, we have none, and no request succeeded since
 	conns     subnet.Conns           // all connections that are open
 }
 
@@ -205,11 +205,14 @@ func (t *errorTracker) dialOptions() []grpc.DialOption {
 	}
 }
 
-// record counts a request, and keeps its error.
+// record counts a request, and keeps its error. A success shows that the server does without a
+// client certificate.
 func (t *errorTracker) record(err error) error {
 	t.calls.Add(1)
 	if err != nil {
 		t.last.Store(new(status.Convert(err).Message()))
+	} else {
+		t.asked.Store(false)
 	}
 	return err
 }

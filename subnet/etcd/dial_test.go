@@ -2,8 +2,10 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -17,6 +19,7 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
 	"flannel/internal/test/nettest"
+	"flannel/subnet"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
@@ -64,6 +67,61 @@ func TestTLS(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A proxy before etcd asks for a client certificate, and does without one. Later errors do not say that it is missing.
+func TestOptionalCertificate(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.TLS())
+	addr, end := proxyTLS(t, srv)
+	n := start(t, "https://"+addr, func(o *Options) { short(o); o.CAFile = srv.File("ca.crt") })
+	n.publish(outOfTheWay("192.168.64.3"), mac1)
+	n.Run()
+	n.Sees("")
+	end()
+	eventually.True(t, "the outage is noticed", func() bool { return n.logs.Count("cause=store-silent") > 0 })
+	if err := n.outage.Err(); err == nil || errors.Is(err, errCertWanted) {
+		t.Errorf("in the outage: %v", err)
+	}
+}
+
+// proxyTLS runs a proxy before srv that ends TLS, with the certificate of srv, and asks clients for theirs. end
+// closes first the proxy's port and then its connections.
+func proxyTLS(t *testing.T, srv *etcdtest.Server) (addr string, end func()) {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(srv.File("server.crt"), srv.File("server.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, _, _ := strings.Cut(srv.Addr(), ":") // for which the certificate is
+	http2 := []string{"h2"}
+	l, err := tls.Listen("tcp", host+":0", &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert, NextProtos: http2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns subnet.Conns
+	end = func() {
+		_ = l.Close() // it may be closed already
+		conns.Drop()
+	}
+	t.Cleanup(end)
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := tls.Dial("tcp", srv.Addr(), &tls.Config{InsecureSkipVerify: true, NextProtos: http2})
+			client = conns.Keep(client)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			go func() { io.Copy(server, client); server.Close() }()
+			go func() { io.Copy(client, server); client.Close() }()
+		}
+	}()
+	return l.Addr().String(), end
 }
 
 // A client certificate that is renewed on disk is used for the next connection.

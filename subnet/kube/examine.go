@@ -69,7 +69,7 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 	name := o.NodeName
 	if name == "" {
 		if name, err = api.NodeOfPod(ctx, o.PodNamespace, o.PodName); err != nil {
-			return Examination{}, fmt.Errorf("read pod %s/%s: %w", o.PodNamespace, o.PodName, err)
+			return Examination{}, fmt.Errorf("find the node of this pod: %w", err)
 		}
 	}
 	n, err := api.Node(ctx, name, "")
@@ -88,8 +88,8 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 	return e, nil
 }
 
-// Unreachable reports whether an error of Examine means that the API server itself did not answer: there was no answer,
-// or it came from something else, such as a proxy.
+// Unreachable reports whether an error, such as one of Examine, means that the API server itself did not answer: there
+// was no answer, or it came from something else, such as a proxy.
 func Unreachable(err error) bool {
 	return errors.As(err, new(*url.Error)) || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }

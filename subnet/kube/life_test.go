@@ -27,7 +27,7 @@ func TestNodes(t *testing.T) {
 		"Garbage": garbage, "Unmanaged": unmanaged, "Condition": conditions, "Events": events, "Restored": restoredStore,
 		"Bound": boundToItsNode, "Heartbeat": heartbeats, "Examined": examined, "Services": services,
 		"Order": lookedUpInOrder, "Label": byLabel, "Without": withoutPodCIDR, "FewEvents": fewEvents,
-		"Published": published, "Sources": overwrittenSources, "Unanswered": unanswered,
+		"Published": published, "Sources": overwrittenSources, "Unanswered": unanswered, "NotTheAPI": notTheAPI,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -165,24 +165,48 @@ func waiting(t *testing.T, o outside) {
 	}
 }
 
-// byPod: the name of the node is asked of the API, which the role of the manifest allows.
+// byPod: the name of the node is asked of the API, which the role of the manifest allows. Without the pod, and while it
+// has no node, each is said once, and is no outage.
 func byPod(t *testing.T, o outside) {
 	o.add("pod-1", "10.244.4.0/24")
 	kubeconfig, _ := o.Kubeconfig(o.Token("pod-1"), "")
+	var reasons logtest.Log
+	n := start(t, o.Server, "pod-1", func(op *Options) {
+		op.Kubeconfig, op.NodeName, op.PodName, op.PodNamespace = kubeconfig, "", "flannel-x", "default"
+		op.Waiting = func(reason string) { fmt.Fprintln(&reasons, reason) }
+	})
+	got := make(chan subnet.Lease, 1)
+	go func() {
+		l, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	eventually.True(t, "the missing pod is said", func() bool { return n.logs.Count("cause="+causeNoPod) == 1 })
+	if !logtest.Names(reasons.String(), "default/flannel-x", "NODE_NAME", "POD_NAME", "POD_NAMESPACE") {
+		t.Errorf("said %s", &reasons)
+	}
 	_, err := o.Client.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = o.Client.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "flannel-x"},
-		Spec: corev1.PodSpec{NodeName: "pod-1", Containers: []corev1.Container{{Name: "a", Image: "a"}}}}, metav1.CreateOptions{})
+	pods := o.Client.CoreV1().Pods("default")
+	_, err = pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "flannel-x"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := start(t, o.Server, "pod-1", func(op *Options) {
-		op.Kubeconfig, op.NodeName, op.PodName, op.PodNamespace = kubeconfig, "", "flannel-x", "default"
-	})
-	if l, err := n.Acquire(t.Context(), tenNet, subnet.Lease{}); err != nil || l.Name != "pod-1" {
-		t.Errorf("acquired %v for %q: %v", &l, l.Name, err)
+	eventually.True(t, "the missing node of the pod is said", func() bool { return n.logs.Count("cause="+causeNoPod) == 2 })
+	if err := n.outage.Err(); err != nil {
+		t.Errorf("the API server answers, and this is said: %v", err)
+	}
+	err = pods.Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "flannel-x"}, Target: corev1.ObjectReference{Kind: "Node", Name: "pod-1"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := <-got; l.Name != "pod-1" || n.logs.Count("level=WARN") != 2 {
+		t.Errorf("acquired %v for %q\n%s", &l, l.Name, n.logs)
 	}
 }
 

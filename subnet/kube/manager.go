@@ -191,8 +191,8 @@ func (m *Manager) recordFailure(activity string, err error) (newlyDenied bool) {
 	case isDenied(err):
 		m.outage.Over(activity) // the API server answers
 		return m.recordDenial(activity, err, denialGrace)
-	case apierrors.IsNotFound(err) || errors.Is(err, errNoNode):
-		m.outage.Over(activity) // the API server answers; of a missing Node, its feed (follow.go) logs
+	case isMissing(err) || errors.Is(err, errNoNode) || errors.Is(err, errNoPod):
+		m.outage.Over(activity) // the API server answers; readOwn, findName and Hold log what is missing
 	default:
 		m.outage.Failed(activity, err)
 		m.forgetDenial(activity)
@@ -208,6 +208,7 @@ const (
 	causeStoreChanged      = "store-changed" // another or an older one than before
 	causeNoNode            = "no-node"       // this node's Node does not exist
 	causeNoPodCIDR         = "no-pod-cidr"
+	causeNoPod             = "no-pod" // the pod that should name this node does not exist, or has no node
 	causeWholeNetwork      = "whole-network"
 	causeSubnetChanged     = "subnet-changed"
 	causeOverwritten       = "annotations-overwritten"

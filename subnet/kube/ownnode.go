@@ -103,25 +103,6 @@ func (own *ownNode) subnets() string {
 	return strings.Join(parts, ", ")
 }
 
-// findName returns the name of our Node. If the options do not name it, it asks the API on which Node our pod runs.
-func (m *Manager) findName(ctx context.Context) (string, error) {
-	if name := m.ownName(); name != "" {
-		return name, nil
-	}
-	var name string
-	err := m.retry(ctx, "find the node of this pod", func(ctx context.Context) (err error) {
-		name, err = m.api.NodeOfPod(ctx, m.o.PodNamespace, m.o.PodName)
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.name = name
-	return name, nil
-}
-
 // ownName returns the name of our Node, or "" if it is not known yet.
 func (m *Manager) ownName() string {
 	m.mu.Lock()

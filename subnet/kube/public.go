@@ -90,12 +90,42 @@ func (m *Manager) readOwn(ctx context.Context) (found *storedNode, err error) {
 		default: // the podCIDRs of all families are set together and never change: waiting for a second family is useless
 			return errDone // ends follow, which returns nil
 		}
-		m.o.Waiting("waiting for this node's podCIDR: " + reason)
-		if reason != logged {
-			m.log.Warn("waiting for this node's podCIDR", "cause", cause, "reason", reason)
-			logged = reason
-		}
+		m.tellWaiting("waiting for this node's podCIDR", cause, reason, &logged)
 		return nil
 	}})
 	return found, errors.Join(err, ctx.Err())
+}
+
+// findName returns the name of our Node. If the options do not name it, it waits until the API says on which Node our pod
+// runs.
+func (m *Manager) findName(ctx context.Context) (string, error) {
+	if name := m.ownName(); name != "" {
+		return name, nil
+	}
+	var name string
+	logged := ""
+	err := m.retry(ctx, "find the node of this pod", func(ctx context.Context) (err error) {
+		name, err = m.api.NodeOfPod(ctx, m.o.PodNamespace, m.o.PodName)
+		if errors.Is(err, errNoPod) {
+			m.tellWaiting("waiting for this node's name", causeNoPod, err.Error(), &logged)
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.name = name
+	return name, nil
+}
+
+// tellWaiting tells the caller of PublicIPs or Acquire what they wait for (activity) and why. It logs the reason, too, if
+// logged is another one, and updates logged.
+func (m *Manager) tellWaiting(activity, cause, reason string, logged *string) {
+	m.o.Waiting(activity + ": " + reason)
+	if reason != *logged {
+		m.log.Warn(activity, "cause", cause, "reason", reason)
+		*logged = reason
+	}
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -131,7 +132,7 @@ func (c *apiClient) NodesByName(ctx context.Context, wanted map[string]*storedNo
 			if err == nil {
 				take(n)
 			}
-			if apierrors.IsNotFound(err) {
+			if isMissing(err) {
 				err = nil
 			}
 			return err
@@ -229,14 +230,21 @@ func (c *apiClient) NodePage(ctx context.Context, selector, next string) (*corev
 	return &page, err
 }
 
-// NodeOfPod returns the name of the Node on which a pod runs; an error while the pod has none.
+// errNoPod means that the pod whose Node is ours does not exist, or has no Node. It is the end of a sentence.
+var errNoPod = errors.New("so that the name of this node is unknown: set NODE_NAME to the field spec.nodeName by the " +
+	"downward API, or correct POD_NAME and POD_NAMESPACE")
+
+// NodeOfPod returns the name of the Node on which a pod runs; errNoPod if there is no such pod, or while the pod has none.
 func (c *apiClient) NodeOfPod(ctx context.Context, namespace, pod string) (string, error) {
 	var p corev1.Pod
-	if err := c.rest.Get().Namespace(namespace).Resource("pods").Name(pod).MaxRetries(0).Do(quiet(ctx)).Into(&p); err != nil {
+	err := c.rest.Get().Namespace(namespace).Resource("pods").Name(pod).MaxRetries(0).Do(quiet(ctx)).Into(&p)
+	switch {
+	case isMissing(err):
+		return "", fmt.Errorf("pod %s/%s does not exist, %w", namespace, pod, errNoPod)
+	case err != nil:
 		return "", err
-	}
-	if p.Spec.NodeName == "" {
-		return "", fmt.Errorf("pod %s/%s has no node yet", namespace, pod)
+	case p.Spec.NodeName == "":
+		return "", fmt.Errorf("pod %s/%s has no node, %w", namespace, pod, errNoPod)
 	}
 	return p.Spec.NodeName, nil
 }
@@ -253,3 +261,7 @@ func isVersionTooLarge(err error) bool {
 
 // isDenied reports whether the API server did not authenticate or authorize the request.
 func isDenied(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
+
+// isMissing reports whether the API server answered that there is no such object. Something else that answers in its
+// place, such as a proxy, may not know the path of the request.
+func isMissing(err error) bool { return apierrors.IsNotFound(err) && !Unreachable(err) }

@@ -2,10 +2,13 @@ package kube
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
+	"flannel/internal/test/eventually"
 	"flannel/subnet"
 )
 
@@ -48,5 +51,25 @@ func unanswered(t *testing.T, o outside) {
 	}
 	if got := o.ours("unanswered-1"); got == "" {
 		t.Error("nothing was published")
+	}
+}
+
+// What answers is not the API server, but something else, which has no such page: this is an outage, and no missing Node.
+func notTheAPI(t *testing.T, o outside) {
+	o.add("elsewhere-1", "10.244.49.0/24")
+	n := startWith(t, o.Server, "elsewhere-1", nil, func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{"Content-Type": {"text/html"}},
+			Body: io.NopCloser(strings.NewReader("<p>no such page</p>")), Request: r}, nil
+	})
+	if found, err := n.api.NodesByName(t.Context(), map[string]*storedNode{"elsewhere-1": nil}, ""); err == nil {
+		t.Errorf("the Node seems to be missing: %v", found)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	acquired := make(chan error)
+	go func() { _, err := n.Acquire(ctx, tenNet, subnet.Lease{}); acquired <- err }()
+	eventually.True(t, "the outage is said", func() bool { return n.logs.Count("cause=store-silent") == 1 })
+	cancel()
+	if err := <-acquired; err == nil {
+		t.Error("it got a lease")
 	}
 }

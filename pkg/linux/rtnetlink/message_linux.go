@@ -10,6 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ProtocolOurs is the protocol number (rtm_protocol, nh_protocol) of the routes and nexthop objects that
+// flanneld makes. iproute2's list does not assign it.
+const ProtocolOurs = 70
+
 // Message is a buffer to which netlink messages are appended (netlink(7)). Each
 // has a header (struct nlmsghdr), a body of fixed size and attributes. As with append, the
 // methods return the longer buffer. A Message without a header is a list of attributes, for

@@ -152,6 +152,9 @@ func TestWatch(t *testing.T) {
 		expect("address changed", `ip addr add 192.168.1.7/24 dev eth0; ip route replace default via 192.168.1.1 src 192.168.1.7 metric 7; ip addr del 192.168.1.6/24 dev eth0`,
 			func(l underlay.Link) bool { return l.V4 == ip("192.168.1.7") })
 		expect("on-link route added", "ip route add 172.17.0.0/24 dev eth0", func(l underlay.Link) bool { return l.Reaches(ip("172.17.0.1")) })
+		// Without an address in it, as where routers announce a network and DHCPv6 gives the addresses.
+		expect("IPv6 on-link route added", "ip -6 route add fd10::/64 dev eth0 proto ra", func(l underlay.Link) bool { return l.Reaches(ip("fd10::1")) })
+		expect("IPv6 on-link route removed", "ip -6 route del fd10::/64 dev eth0", func(l underlay.Link) bool { return l.V6.IsValid() && !l.Reaches(ip("fd10::1")) })
 		expect("default route removed", "ip route del default", func(l underlay.Link) bool { return l.Name == "" })
 		expect("default route back", "ip route add default via 192.168.1.1", func(l underlay.Link) bool { return l.V4.IsValid() })
 		expect("unplugged", "ip link del eth0", func(l underlay.Link) bool { return l.Name == "" })
@@ -160,12 +163,15 @@ func TestWatch(t *testing.T) {
 		for tries := 5; ; tries-- { // on a busy machine it may be told of the last step only now
 			drain(changed)
 			run(t, `ip route add 10.5.7.0/24 via 192.168.1.1; ip route del 10.5.7.0/24
+				ip -6 route add fd07::/64 via 2001:db8:1::1; ip -6 route del fd07::/64
+				ip route add 10.5.8.0/24 dev far proto 70; ip route del 10.5.8.0/24 # as flanneld's own for WireGuard
+				ip -6 route add fd08::/64 dev far proto 70; ip -6 route del fd08::/64
 				ip link add flannel.1 address 02:00:00:00:00:77 type veth peer name flannel-far; ip addr add 10.5.1.0/32 dev flannel.1; ip link set flannel.1 up
-				ip link set flannel-far up; ip link del flannel.1`)
+				ip link set flannel-far up; ip -6 route add fd08::/64 dev flannel.1; ip link del flannel.1`)
 			select {
 			case <-changed:
 				if tries == 0 {
-					t.Fatal("notified of a change of flanneld's devices, or of a route that is no default route")
+					t.Fatal("notified of a change of flanneld's devices or routes, or of a route with a gateway that is no default route")
 				}
 			case <-time.After(time.Second):
 				return

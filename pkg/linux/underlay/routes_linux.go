@@ -42,14 +42,22 @@ func listRoutes() ([]route, error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC)) // of all families
 	err := request.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(m []byte) bool {
-		if len(m) >= unix.SizeofRtMsg && mayMatter(m) {
-			if r := parseRoute(m); r.dst.Bits() == 0 || r.direct() { // 0: a default route
-				all = append(all, r)
-			}
+		if r, ok := relevant(m); ok {
+			all = append(all, r)
 		}
 		return true // continue
 	})
 	return all, err // netlink.ErrDumpInterrupted if a change has interrupted it: Read calls it by Whole
+}
+
+// relevant parses a message about a route, and reports whether the route is a default route or one
+// without a gateway in the main table. Else, the route may be zero.
+func relevant(m []byte) (r route, ok bool) {
+	if len(m) < unix.SizeofRtMsg || !mayMatter(m) {
+		return route{}, false
+	}
+	r = parseRoute(m)
+	return r, r.dst.Bits() == 0 || r.direct() // 0: a default route
 }
 
 // mayMatter reports whether, by its struct rtmsg, a route can be a default
@@ -63,7 +71,7 @@ func mayMatter(m []byte) bool {
 	return table == unix.RT_TABLE_MAIN && kind == unix.RTN_UNICAST && (bits == 0 || family == unix.AF_INET6 || scope == unix.RT_SCOPE_LINK)
 }
 
-// parseRoute parses a message of RTM_NEWROUTE: struct rtmsg, then attributes. A
+// parseRoute parses a message of RTM_NEWROUTE or RTM_DELROUTE: struct rtmsg, then attributes. A
 // default route has no RTA_DST. A route through a nexthop object has the attributes
 // of the object's hops, too, unless net.ipv4.nexthop_compat_mode is off.
 func parseRoute(m []byte) (r route) {

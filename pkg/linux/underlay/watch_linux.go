@@ -44,16 +44,22 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 }
 
 // fewRoutes returns a socket filter (classic BPF) that drops notifications about most routes, so
-// that a route for each peer does not wake us. It passes those about default
-// routes and on-link routes (scope link), and all that are not about routes. On-link routes
-// of IPv6, which have no scope, cause no value; the next Read finds them.
+// that a route for each peer does not wake us. It drops flanneld's own routes, and passes the default
+// routes of others and their on-link routes: those with scope link or, as IPv6 has no scopes, without
+// a gateway. It passes all that is not about routes.
 func fewRoutes() []unix.SockFilter {
 	const ( // offsets in a message
-		kind  = 4 // nlmsg_type
-		route = unix.NLMSG_HDRLEN
-		dst   = route + 1 // rtm_dst_len
-		scope = route + 6 // rtm_scope
+		kind       = 4 // nlmsg_type
+		family     = unix.NLMSG_HDRLEN
+		bits       = family + 1 // rtm_dst_len
+		protocol   = family + 5 // rtm_protocol
+		scope      = family + 6 // rtm_scope
+		attributes = family + unix.SizeofRtMsg
 	)
+	// SKF_AD_OFF + SKF_AD_NLATTR of linux/filter.h: the load from there is of the offset of the first
+	// attribute with the type X, from the offset A on; 0: there is none.
+	const attribute = 1<<32 - 0x1000 + 12
+	const loadByte, ifEqual = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	swapped := func(v uint16) uint32 { // a filter loads words in network byte order, netlink has the host's
 		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
 	}
@@ -61,12 +67,20 @@ func fewRoutes() []unix.SockFilter {
 	// The two returns are the number of bytes to pass: all of them (pass), or none (drop).
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kind},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped(unix.RTM_NEWROUTE), Jt: 1},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped(unix.RTM_DELROUTE), Jf: 4},
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: dst},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jt: 2},
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: scope},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.RT_SCOPE_LINK, Jf: 1},
+		{Code: ifEqual, K: swapped(unix.RTM_NEWROUTE), Jt: 1},
+		{Code: ifEqual, K: swapped(unix.RTM_DELROUTE), Jf: 12}, // to pass
+		{Code: loadByte, K: protocol},
+		{Code: ifEqual, K: rtnetlink.ProtocolOurs, Jt: 11}, // to drop
+		{Code: loadByte, K: bits},
+		{Code: ifEqual, K: 0, Jt: 8}, // to pass
+		{Code: loadByte, K: scope},
+		{Code: ifEqual, K: unix.RT_SCOPE_LINK, Jt: 6}, // to pass
+		{Code: loadByte, K: family},
+		{Code: ifEqual, K: unix.AF_INET6, Jf: 5}, // to drop
+		{Code: unix.BPF_LDX | unix.BPF_W | unix.BPF_IMM, K: unix.RTA_GATEWAY},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_IMM, K: attributes},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: attribute},
+		{Code: ifEqual, K: 0, Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
@@ -107,11 +121,9 @@ func (ignored ignoredLinks) concerns(kind uint16, body []byte) bool {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return len(body) >= unix.SizeofIfAddrmsg && !ignored[int32(nl.DeserializeIfAddrmsg(body).Index)]
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		if len(body) < unix.SizeofRtMsg {
-			return false
-		}
-		r := nl.DeserializeRtMsg(body)
-		return r.Table == unix.RT_TABLE_MAIN && (r.Dst_len == 0 || r.Scope == unix.RT_SCOPE_LINK)
+		r, ok := relevant(body)
+		// Networks on the link of an ignored interface do not count. A default route may have further hops.
+		return ok && (r.dst.Bits() == 0 || !ignored[int32(r.hops[0].index)])
 	}
 	return false
 }

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"golang.org/x/net/bpf"
@@ -30,7 +29,6 @@ const maxSniffed = 512
 type sniffer struct {
 	fd      int // a packet socket
 	watches []*watch
-	mu      sync.Mutex     // guards the watches' results
 	closing atomic.Bool    // set by close; run ends then
 	closed  chan struct{}  // closed when the goroutine of sniffer.run has ended
 	names   map[int]string // of interfaces, by index; used by that goroutine only
@@ -143,8 +141,6 @@ func (s *sniffer) run() {
 
 // see shows a packet on an interface to all watches.
 func (s *sniffer) see(index int, p packet) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, w := range s.watches {
 		switch request, answer := w.match(p); {
 		case request && p.outgoing:
