@@ -206,7 +206,8 @@ func (d *Daemon) orphansPart() part {
 }
 
 // orphansState is the part's own state, of the loop alone. When the daemon joins again, a new
-// one finds the orphans again, and the retention time begins anew.
+// one finds the orphans again, as at a start: the store's set of peers is new, too, and what
+// the former set retained is only in the system. The retention time begins anew.
 type orphansState struct {
 	d     *Daemon
 	known bool              // see type orphans; stays true

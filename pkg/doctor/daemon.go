@@ -180,7 +180,7 @@ func storeAnswers(s Snapshot) Finding {
 	if r.Outage != "" {
 		return warn("Check the store, the connection to it and the credentials. Existing connectivity between pods "+
 			"is not affected.",
-			"%s: %s", r.Store, oneLine(r.Outage))
+			"%s", oneLine(r.Outage))
 	}
 	return ok("%s", r.Store)
 }
@@ -242,7 +242,7 @@ func mtuFits(s Snapshot) Finding {
 // the others take the MTU of the underlay's interface. Windows nodes do not support the key.
 func (s Snapshot) lowerMTU(backend, underlay, mtu string) string {
 	if s.OS == "linux" && dataplane.TraitsOfBackend(backend).MTUKey {
-		return "Set Backend.MTU to " + cmp.Or(mtu, "the real MTU of the underlay")
+		return "Set Backend.MTU to " + cmp.Or(mtu, "the real MTU of the underlay") + " in the network configuration"
 	}
 	command := fmt.Sprintf("ip link set dev %s mtu %s", underlay, cmp.Or(mtu, "…"))
 	if s.OS == "windows" {

@@ -260,7 +260,7 @@ func podMTU(s Snapshot) Finding {
 		}
 	}
 	if len(different) > 0 {
-		return warn("Recreate the pods. Remove \"mtu\" from the CNI configuration's delegate if it is there: it "+
+		return warn("Recreate the pods of this node: the MTU of a running pod does not change. Remove \"mtu\" from the CNI configuration's delegate if it is there: it "+
 			"overrides the subnet file.",
 			"FLANNEL_MTU is %d, but %s", want, several(different))
 	}

@@ -138,6 +138,11 @@ func TestPathFixes(t *testing.T) {
 			p.Astray = []Astray{{Source: addr("10.5.3.1"), Error: "invalid argument"}}
 			s.Linux.Paths = Known([]Path{p})
 		}},
+		{"FL610", Fail, "10.5.4.0/24 blackhole", func(s *Snapshot) {
+			p := working()
+			p.Kind, p.Device = "", ""
+			s.Linux.Paths = Known([]Path{p})
+		}},
 		{"FL604", Undecided, "socket", func(s *Snapshot) { s.Linux.Paths = Known([]Path{{Peer: "a", Problem: "no socket"}}) }},
 		{"FL604", Skipped, "", func(s *Snapshot) { s.Linux.Paths = Known([]Path{}) }},
 		{"FL604", Undecided, "slow", func(s *Snapshot) { s.Linux.Paths = Unknown[[]Path]("slow") }},

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -41,7 +40,7 @@ var pathCauses = []pathCause{
 	{"FL602", causePortClosed, "the tunnel's port is open on the tested peers", "the tunnel's port is closed on peers", Fail,
 		func(p Path) string { return p.packets() + " are answered with an error, as if nothing listens there" },
 		func(_ Snapshot, p Path) string {
-			return "Start flanneld on that node; all nodes need the same Backend.Port. If it runs there, a firewall rejects the packets: " + accept(p)
+			return "Start flanneld on that node; all nodes need the same Backend.Port. If it runs there, a firewall rejects the packets. " + accept(p)
 		}},
 	{"FL603", causePortFiltered, "no firewall drops the tunnel's packets to the tested peers", "a firewall drops the tunnel's packets to peers", Fail,
 		func(p Path) string {
@@ -120,9 +119,12 @@ var pathCauses = []pathCause{
 			if len(p.Astray) > 0 { // each says which packets take another way
 				return fmt.Sprintf("the route to %s leads to %s, but %s", p.Subnet, p.Device, p.Astray[0])
 			}
-			return "the route to " + p.Subnet.String() + " leads to " + cmp.Or(p.Device, "nowhere")
+			if p.Device == "" {
+				return "there is no route to " + p.Subnet.String() + ", or a route that drops packets comes first (blackhole, unreachable, prohibit)"
+			}
+			return "the route to " + p.Subnet.String() + " leads to " + p.Device
 		},
-		always("See flanneld status; correct the host's routes and rules (ip rule) that come before flanneld's. " +
+		always("See flanneld status; correct the host's routes (ip route show table all) and rules (ip rule) that come before flanneld's. " +
 			"In clouds, NetworkManager's nm-cloud-setup makes such rules (systemctl disable --now nm-cloud-setup.timer nm-cloud-setup.service, and delete the rules).")},
 	{"FL611", causeWireGuardKeys, "WireGuard agrees on keys with the tested peers", "WireGuard does not agree on keys with peers", Fail,
 		func(p Path) string { return "its packets arrive, but there is no handshake" },

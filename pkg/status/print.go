@@ -38,7 +38,7 @@ func Print(w io.Writer, r Report, now time.Time, o PrintOptions) error {
 	p.rows("problem", r.Problem)
 	p.rows("outage", r.Outage)
 	if !r.OutageSince.IsZero() {
-		p.row("", "%s", p.since(r.OutageSince))
+		p.row("", "%s; flanneld retries, and the network stays as it is", p.since(r.OutageSince))
 	}
 	p.rows("advice", r.Advice)
 	p.rows("conflict", r.Conflict)
@@ -115,7 +115,7 @@ func (p *printer) node(n Node, expires time.Time) {
 		p.row("lease", "%s of %s, reached at %s", net.Subnet, net.Network, net.PublicIP)
 	}
 	if !expires.IsZero() {
-		p.row("", "until %s (%s), unless it is renewed", p.clock(expires), expires.Sub(p.now).Round(time.Second))
+		p.row("", "until %s (%s), unless flanneld renews it", p.clock(expires), expires.Sub(p.now).Round(time.Second))
 	}
 	p.row("backend", "%s, MTU of pods %d", Printable(n.Backend), n.MTU)
 	p.row("underlay", "%s (%s, MTU %d)", n.Underlay.Name, join(n.Underlay.Addrs), n.Underlay.MTU)
@@ -245,8 +245,8 @@ func (p *printer) peers(peers []Peer) {
 			p.row(string(peer.State), "%s", text)
 		}
 		if peer.Reach.bad() {
-			p.row("probes", "%s is %s %s", text, peer.Reach.State, p.since(peer.Reach.Since))
-			p.row("", "%s answered %s", peer.Reach.Target, p.ago(peer.Reach.Answered))
+			p.row("probes", "%s %s %s", text, alarms[peer.Reach.State], p.since(peer.Reach.Since))
+			p.row("", "last answer of %s: %s", peer.Reach.Target, p.ago(peer.Reach.Answered))
 		}
 		p.rows("", Printable(peer.Reason))
 	}

@@ -6,10 +6,17 @@ import (
 	"time"
 )
 
-// bad reports whether probes have found that a peer is not reachable as it should be.
-func (r *Reach) bad() bool {
-	return r != nil && (r.State == Unreachable || r.State == OneWay || r.State == NotForwarding || r.State == SmallOnly)
+// alarms has the states of a peer that is not reachable as it should be, and what is said of
+// such a peer.
+var alarms = map[ReachState]string{
+	Unreachable:   "is unreachable",
+	OneWay:        "is reachable in one direction only (one-way)",
+	NotForwarding: "does not forward packets from or to its pods (not-forwarding)",
+	SmallOnly:     "answers no packets of the size of the pods' MTU, only small ones (mtu)",
 }
+
+// bad reports whether probes have found that a peer is not reachable as it should be.
+func (r *Reach) bad() bool { return r != nil && alarms[r.State] != "" }
 
 // probes prints the number of peers in each state that probes have found.
 func (p *printer) probes(peers []Peer) {
@@ -20,13 +27,17 @@ func (p *printer) probes(peers []Peer) {
 		}
 	}
 	var texts []string
+	hint := ""
 	for _, state := range []ReachState{Reachable, Unreachable, OneWay, NotForwarding, SmallOnly, Unproven, UnknownReach} {
 		if n[state] > 0 {
 			texts = append(texts, fmt.Sprintf("%d %s", n[state], state))
+			if alarms[state] != "" {
+				hint = "; flanneld doctor looks for the cause"
+			}
 		}
 	}
 	if len(texts) > 0 {
-		p.row("probes", "%s", strings.Join(texts, ", "))
+		p.row("probes", "%s%s", strings.Join(texts, ", "), hint)
 	}
 }
 

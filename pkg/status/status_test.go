@@ -69,6 +69,7 @@ func TestPrint(t *testing.T) {
 	many := sample()
 	many.Problem, many.Outage, many.Advice, many.Errors, many.Ready = "", "", "", nil, true
 	many.OutageSince = time.Time{}
+	many.Peers[1].Reach.State = SmallOnly
 	for i := range 30 {
 		many.Peers = append(many.Peers, Peer{Name: fmt.Sprint("key", i), State: Rejected, Reason: "because"})
 	}

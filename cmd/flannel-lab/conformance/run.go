@@ -42,18 +42,20 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	logs := func() error {
-		return os.WriteFile(filepath.Join(dir, "cluster.log"), []byte(c.Logs(context.Background())), 0o644)
-	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.WriteFile(filepath.Join(dir, "cluster.log"), []byte(c.Logs(context.Background())), 0o644))
+		}
+		err = errors.Join(err, c.Close())
+	}()
 	if err := o.prepare(ctx, c); err != nil {
-		return errors.Join(err, logs())
+		return err
 	}
 	fmt.Fprintf(w, "ready after %.0f s; the tests write to %s\n", time.Since(start).Seconds(), filepath.Join(dir, "log"))
 	before := map[*cluster.Node]map[string]float64{} // what the guards have counted until now
 	backend, err := o.backendObject()
 	if err != nil {
-		return errors.Join(err, logs())
+		return err
 	}
 	var early error // what the guards found before the tests; these run even so
 	for _, n := range c.Nodes {
@@ -61,7 +63,7 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 			before[n], err = guardCounters(ctx, n)
 		}
 		if err != nil {
-			return errors.Join(err, logs())
+			return err
 		}
 		early = errors.Join(early, foundEarly(n.Name, backend, before[n]))
 	}
@@ -79,9 +81,6 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 	err = errors.Join(r.verdict(o.backendType()), early)
 	for _, n := range c.Nodes {
 		err = errors.Join(err, guardFoundNothing(ctx, n, before[n]))
-	}
-	if err != nil {
-		err = errors.Join(err, logs())
 	}
 	return err
 }

@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string) error {
 	defer store.Close()
 	klog.OsExit = startAgain // what klog.Fatal calls
 	// The one result of kube-apiserver; with room, so that its goroutine can end when nobody receives.
-	ended := make(chan error, 2)
+	ended := make(chan error, 1)
 	if err := startAPIServer(ctx, o, ended); err != nil {
 		return err
 	}

@@ -222,3 +222,31 @@ func TestRunErrorNamesCommand(t *testing.T) {
 	}
 	t.Logf("%v for a command", time.Since(begin)/20)
 }
+
+// A pod whose ADD fails leaves neither an address of host-local nor a network namespace, nor an open file of it.
+func TestFailedPodLeavesNothing(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	l := start(t, Options{Nodes: 1}, "")
+	n := l.Nodes[0]
+	must(t, n.WriteFile("/run/flannel/subnet.env", "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"))
+	const config, given = "/etc/cni/net.d/00-test.conflist", "/var/lib/cni/networks/test"
+	chain := func(sysctl string) { // the second plugin fails if there is no such sysctl, after the first one has an address
+		must(t, n.WriteFile(config, `{"cniVersion": "0.3.1", "name": "test", "plugins": [
+			{"type": "bridge", "bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.5.1.0/24"}},
+			{"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.`+sysctl+`": "1"}}]}`))
+	}
+	chain("absent")
+	if p, err := n.AddPod(ctx, "a"); err == nil {
+		t.Fatalf("ADD succeeded: %v", p)
+	}
+	left, err := n.Run(ctx, "sh", "-c", "ls "+given+" | grep 10.5.1; ls /run/netns")
+	must(t, err)
+	if left != "" {
+		t.Errorf("left: %s", left)
+	}
+	chain("arp_notify")
+	p, err := n.AddPod(ctx, "a")
+	must(t, err)
+	must(t, p.Delete(ctx))
+}

@@ -52,7 +52,8 @@ var podName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,40}[a-z0-9])?$`)
 // (/run/netns/NAME in the node), then ADD with the plugin chain in
 // /etc/cni/net.d. It fails if flanneld has not written subnet.env. The gateway of a
 // node's first IPv6 pod answers only when duplicate address detection is over,
-// after about two seconds. AddPod waits for that.
+// after about two seconds. AddPod waits for that. After an error it calls DEL, as runtimes
+// do, and nothing of the pod is left.
 func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	if !podName.MatchString(name) {
 		return nil, fmt.Errorf("pod name %q: only a-z, 0-9, dots and dashes are allowed", name)
@@ -68,8 +69,8 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	if err := makeNetns(ctx); err != nil {
 		return nil, fmt.Errorf("create the network namespace: %w", err)
 	}
-	if err := join(ctx); err != nil { // without DEL: host-local may keep the address
-		return nil, errors.Join(fmt.Errorf("pod %s on %s: %w", name, n.Name, err), p.deleteNetns(ctx))
+	if err := join(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("pod %s on %s: %w", name, n.Name, err), p.remove(ctx))
 	}
 	n.lab.podsMu.Lock()
 	defer n.lab.podsMu.Unlock()
@@ -77,13 +78,20 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	return p, n.lab.writeHosts()
 }
 
+// makeNetns creates the network namespace of the pod and opens it.
 func (p *Pod) makeNetns(ctx context.Context) error {
 	for _, command := range []string{"netns add " + p.Name, "-n " + p.Name + " link set lo up"} {
 		if _, err := p.Node.Run(ctx, append([]string{"ip"}, strings.Fields(command)...)...); err != nil {
 			return err
 		}
 	}
-	return nil
+	return p.Node.Do(func() error {
+		f, err := os.Open(p.netns)
+		if err == nil {
+			p.Namespaces = p.Node.WithNet(f)
+		}
+		return err
+	})
 }
 
 func (p *Pod) deleteNetns(ctx context.Context) error {
@@ -94,18 +102,13 @@ func (p *Pod) deleteNetns(ctx context.Context) error {
 	return err
 }
 
-// join calls ADD and opens the network namespace of the pod.
+// join calls ADD, and waits for an IPv6 gateway.
 func (p *Pod) join(ctx context.Context) error {
 	return p.Node.Do(func() error {
-		f, err := os.Open(p.netns)
-		if err != nil {
-			return err
-		}
-		p.Namespaces = p.Node.WithNet(f)
 		if err := p.add(ctx); err != nil || !p.IP6.IsValid() {
 			return err
 		}
-		_, err = machine.Until(ctx, machine.Longest, func(context.Context) error { return addressesUsable("cni0") })
+		_, err := machine.Until(ctx, machine.Longest, func(context.Context) error { return addressesUsable("cni0") })
 		return err
 	})
 }
@@ -208,19 +211,25 @@ func (p *Pod) del(ctx context.Context) error {
 
 // Delete runs the plugins' DEL and removes the network namespace.
 func (p *Pod) Delete(ctx context.Context) error {
-	if err := p.Node.Do(func() error { return p.del(ctx) }); err != nil {
-		return err
-	}
-	if err := p.deleteNetns(ctx); err != nil {
+	if err := p.remove(ctx); err != nil {
 		return err
 	}
 	p.Node.lab.podsMu.Lock()
 	defer p.Node.lab.podsMu.Unlock()
 	delete(p.Node.pods, p.Name)
-	if p.Node.Windows == nil { // Files()[0] is the pod's network, the others belong to the node
-		return errors.Join(p.Files()[0].Close(), p.Node.lab.writeHosts())
-	}
 	return p.Node.lab.writeHosts()
+}
+
+// remove calls DEL, deletes the network namespace and closes its file. After an error of
+// DEL, the namespace is still there.
+func (p *Pod) remove(ctx context.Context) error {
+	if err := p.Node.Do(func() error { return p.del(ctx) }); err != nil {
+		return err
+	}
+	if err := p.deleteNetns(ctx); err != nil || p.Node.Windows != nil {
+		return err
+	}
+	return p.Files()[0].Close() // the pod's network; the other files belong to the node
 }
 
 // IP returns the pod's IPv4 address, or its IPv6 address if it has no IPv4.

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,7 +31,7 @@ func New(name string) (*Machine, error) { return Boot(name, InRole(roleHold, nam
 
 // Boot creates a machine whose process 1 is cmd, a command of InRole, and returns
 // when the machine is set up. The function of the role must call Hold. After an error
-// the machine may be nil.
+// the machine is nil, and process 1 has ended.
 func Boot(name string, cmd *exec.Cmd) (*Machine, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
@@ -44,12 +45,14 @@ func Boot(name string, cmd *exec.Cmd) (*Machine, error) {
 		return nil, fmt.Errorf("create namespaces for %s: %w", name, err)
 	}
 	m := &Machine{Name: name, hold: cmd}
-	answer, err := bufio.NewReader(out).ReadString('\n') // written by Hold
-	if answer != "ready\n" {
-		return nil, fmt.Errorf("set up %s: %s (%v)", name, strings.TrimSpace(answer), err)
+	if answer, err := bufio.NewReader(out).ReadString('\n'); answer != "ready\n" { // written by Hold
+		err = fmt.Errorf("set up %s: %s (%v)", name, strings.TrimSpace(answer), err)
+		return nil, errors.Join(err, m.PowerOff())
 	}
-	m.Namespaces, err = openNamespaces(cmd.Process.Pid)
-	return m, err
+	if m.Namespaces, err = openNamespaces(cmd.Process.Pid); err != nil {
+		return nil, errors.Join(err, m.PowerOff())
+	}
+	return m, nil
 }
 
 // PID returns the PID of process 1 in the PID namespace of this process.

@@ -35,7 +35,7 @@ func openNamespaces(pid int) (Namespaces, error) {
 	for _, kind := range kinds {
 		f, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", pid, kind))
 		if err != nil {
-			return ns, errors.Join(err, ns.close())
+			return Namespaces{}, errors.Join(err, ns.close())
 		}
 		ns.files = append(ns.files, f)
 	}
