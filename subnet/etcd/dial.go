@@ -138,7 +138,8 @@ type errorTracker struct {
 	endpoints []string               // URLs
 	last      atomic.Pointer[string] // the error's text; nil: no request has failed
 	calls     atomic.Int64           // requests and streams so far, for the tests
-	asked     atomic.Bool            // a server requested a client certificate, we have none, and no request succeeded since
+	asked     atomic.Bool            // a server requested a client certificate, and we have none
+	succeeded atomic.Bool            // a request has: without a client certificate, if we have none
 	conns     subnet.Conns           // all connections that are open
 }
 
@@ -205,14 +206,13 @@ func (t *errorTracker) dialOptions() []grpc.DialOption {
 	}
 }
 
-// record counts a request, and keeps its error. A success shows that the server does without a
-// client certificate.
+// record counts a request, and keeps its error.
 func (t *errorTracker) record(err error) error {
 	t.calls.Add(1)
 	if err != nil {
 		t.last.Store(new(status.Convert(err).Message()))
 	} else {
-		t.asked.Store(false)
+		t.succeeded.Store(true)
 	}
 	return err
 }
@@ -231,7 +231,7 @@ func (t *errorTracker) explain(err error) error {
 	if vague || code == codes.Unavailable {
 		err = t.nameEndpoints(err)
 	}
-	if t.asked.Load() { // a server that requires a certificate closes the connection without a reason
+	if t.asked.Load() && !t.succeeded.Load() { // a server that requires a certificate closes the connection without a reason
 		return fmt.Errorf("%w (%w)", err, errCertWanted)
 	}
 	return err

@@ -73,21 +73,20 @@ func TestTLS(t *testing.T) {
 func TestOptionalCertificate(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.TLS())
-	addr, end := proxyTLS(t, srv)
+	addr := proxyTLS(t, srv)
 	n := start(t, "https://"+addr, func(o *Options) { short(o); o.CAFile = srv.File("ca.crt") })
 	n.publish(outOfTheWay("192.168.64.3"), mac1)
 	n.Run()
 	n.Sees("")
-	end()
+	srv.Kill()
 	eventually.True(t, "the outage is noticed", func() bool { return n.logs.Count("cause=store-silent") > 0 })
 	if err := n.outage.Err(); err == nil || errors.Is(err, errCertWanted) {
 		t.Errorf("in the outage: %v", err)
 	}
 }
 
-// proxyTLS runs a proxy before srv that ends TLS, with the certificate of srv, and asks clients for theirs. end
-// closes first the proxy's port and then its connections.
-func proxyTLS(t *testing.T, srv *etcdtest.Server) (addr string, end func()) {
+// proxyTLS runs a proxy before srv that ends TLS, with the certificate of srv, and asks clients for theirs.
+func proxyTLS(t *testing.T, srv *etcdtest.Server) (addr string) {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(srv.File("server.crt"), srv.File("server.key"))
 	if err != nil {
@@ -100,28 +99,30 @@ func proxyTLS(t *testing.T, srv *etcdtest.Server) (addr string, end func()) {
 		t.Fatal(err)
 	}
 	var conns subnet.Conns
-	end = func() {
-		_ = l.Close() // it may be closed already
+	t.Cleanup(func() {
+		_ = l.Close()
 		conns.Drop()
-	}
-	t.Cleanup(end)
+	})
 	go func() {
 		for {
 			client, err := l.Accept()
 			if err != nil {
 				return
 			}
-			server, err := tls.Dial("tcp", srv.Addr(), &tls.Config{InsecureSkipVerify: true, NextProtos: http2})
-			client = conns.Keep(client)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			go func() { io.Copy(server, client); server.Close() }()
-			go func() { io.Copy(client, server); client.Close() }()
+			kept := conns.Keep(client)
+			go func() {
+				defer kept.Close()
+				_ = client.(*tls.Conn).HandshakeContext(t.Context()) // also if there is no server
+				server, err := tls.Dial("tcp", srv.Addr(), &tls.Config{InsecureSkipVerify: true, NextProtos: http2})
+				if err != nil {
+					return
+				}
+				go func() { io.Copy(server, kept); server.Close() }()
+				io.Copy(kept, server)
+			}()
 		}
 	}()
-	return l.Addr().String(), end
+	return l.Addr().String()
 }
 
 // A client certificate that is renewed on disk is used for the next connection.

@@ -205,7 +205,7 @@ func byPod(t *testing.T, o outside) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l := <-got; l.Name != "pod-1" || n.logs.Count("level=WARN") != 2 {
+	if l := <-got; l.Name != "pod-1" || n.logs.Count("cause="+causeNoPod) != 2 {
 		t.Errorf("acquired %v for %q\n%s", &l, l.Name, n.logs)
 	}
 }

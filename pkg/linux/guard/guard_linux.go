@@ -78,7 +78,7 @@ type Guard struct {
 	trial   trial
 
 	config   *Config           // of the rules in the kernel; nil: none, or not known, so that fill writes all of them
-	compared uint32            // the generation of nf_tables (see conn.generation) at which check found config as it is; 0: none
+	compared uint32            // the generation of nf_tables (see conn.generation) at which check last read the table; 0: not known
 	rules    []uint64          // their handles, with which check compares those that it lists
 	inRules  []mask            // of sets that the rules in the kernel look at, as far as is known; nil: there are no rules
 	dropping bool              // they drop packets, as far as is known
@@ -95,6 +95,7 @@ type Guard struct {
 	// stale: others may have changed the table. podsStale: the interfaces of pods may
 	// have changed.
 	stale, podsStale atomic.Bool
+	relist           bool // by Relist: check reads the table if nf_tables has changed
 }
 
 // New opens the guard of a flanneld (see cmd/flanneld/instance.go) in the network namespace of
@@ -140,7 +141,7 @@ func (g *Guard) tables() dataplane.Tables {
 }
 
 // Relist makes the next Apply read everything again, for a resync.
-func (g *Guard) Relist() { g.stale.Store(true); g.podsStale.Store(true) }
+func (g *Guard) Relist() { g.relist = true; g.podsStale.Store(true) }
 
 // Reset makes the guard want no peers. All paths are put again before the next Apply.
 func (g *Guard) Reset() {
@@ -226,7 +227,11 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 
 // update is the part of Apply whose errors are returned, for a guard that is on.
 func (g *Guard) update(ctx context.Context, o dataplane.Options, c Config, interfaces func() ([]string, error)) error {
-	if g.stale.Swap(false) {
+	stale := g.stale.Swap(false)
+	if stale {
+		g.compared = 0 // a notification outvotes the generation, which the last check may have read too early
+	}
+	if stale || g.relist {
 		if err := g.check(o); err != nil {
 			g.stale.Store(true)
 			return err

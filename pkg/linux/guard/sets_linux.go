@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
@@ -323,4 +324,16 @@ func (e element) write(m rtnetlink.Message) rtnetlink.Message {
 	attr(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, 2*unix.SizeofNlAttr+len(key))
 	attr(unix.NFTA_SET_ELEM_KEY|unix.NLA_F_NESTED, unix.SizeofNlAttr+len(key))
 	return m.Attr(unix.NFTA_DATA_VALUE, key)
+}
+
+// setsOf returns the names of the sets that the rules look at, which nobody can delete.
+func setsOf(rules []*nftables.Rule) (names []string) {
+	for _, r := range rules {
+		for _, e := range r.Exprs {
+			if l, isLookup := e.(*expr.Lookup); isLookup && !slices.Contains(names, l.SetName) {
+				names = append(names, l.SetName)
+			}
+		}
+	}
+	return names
 }

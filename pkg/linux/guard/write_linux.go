@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
@@ -42,12 +41,10 @@ func (g *Guard) kernelTable() (*nftables.Table, error) {
 // If anything differs, or the rules are not in force, or after a start, config is nil afterwards, so
 // that fill writes all rules. Apply calls check if the guard is stale: after a start, after Relist,
 // after a change whose result is not known, and when somebody else has changed the table. If nobody has
-// changed anything in nf_tables since the last check, this guard included, check reads nothing.
+// changed anything in nf_tables since the last check, this guard included, a check by Relist alone reads nothing.
 func (g *Guard) check(o dataplane.Options) error {
-	generation, err := g.conn.generation() // before the lists: a change in between makes the next check read again
-	if err != nil {
-		return fmt.Errorf("ask for the generation of nf_tables: %w", err)
-	}
+	generation := g.conn.generation() // before the lists: a change in between makes the next check read again
+	g.relist = false
 	if g.config != nil && generation != 0 && generation == g.compared {
 		return nil
 	}
@@ -74,10 +71,8 @@ func (g *Guard) check(o dataplane.Options) error {
 		o.Repairs.Count("guard-rules", 1) // a label of the metric of repairs
 	}
 	// Sets that no rule looks at may be gone. makeDescribedSets makes them, which changes nothing if the kernel has them.
-	maps.DeleteFunc(g.made, func(set string, _ bool) bool {
-		m, isNetwork := maskOf(set)
-		return g.config == nil || isNetwork && !slices.Contains(g.inRules, m)
-	})
+	looked := setsOf(rules)
+	maps.DeleteFunc(g.made, func(set string, _ bool) bool { return g.config == nil || !slices.Contains(looked, set) })
 	g.compared = generation
 	return nil
 }
@@ -112,16 +107,12 @@ func (g *Guard) listRules() (rules []*nftables.Rule, dropping bool, err error) {
 // masksOf returns those of the sets of networks that the rules look at; nil if there are no
 // rules.
 func masksOf(rules []*nftables.Rule) (all []mask) {
-	for _, r := range rules {
-		if all == nil {
-			all = []mask{}
-		}
-		for _, e := range r.Exprs {
-			if l, isLookup := e.(*expr.Lookup); isLookup {
-				if m, isNetworks := maskOf(l.SetName); isNetworks && !slices.Contains(all, m) {
-					all = append(all, m)
-				}
-			}
+	if len(rules) > 0 {
+		all = []mask{}
+	}
+	for _, set := range setsOf(rules) {
+		if m, isNetworks := maskOf(set); isNetworks {
+			all = append(all, m)
 		}
 	}
 	return all
@@ -364,8 +355,8 @@ func (g *Guard) unneededSets() (gone []*nftables.Set) {
 // remove deletes the table, unless there is none. Rules that are written later begin a new trial.
 func (g *Guard) remove() error {
 	g.trial = trial{}
-	stale := g.stale.Swap(false) // before the table is deleted: somebody may make another one at once
-	if g.absent && !stale {
+	stale := g.stale.Swap(false) || g.relist // before the table is deleted: somebody may make another one at once
+	if g.relist = false; g.absent && !stale {
 		return nil
 	}
 	return g.deleteTable()
