@@ -88,11 +88,21 @@ func (p Path) diagnoseAnswering() Cause {
 
 // lostHere returns why answers that arrived on a device did not reach the program.
 func (p Path) lostHere() Cause {
-	last := p.Inner.Arrived[len(p.Inner.Arrived)-1]
-	if p.ReversePath > 0 && p.Filters[last] != 0 {
+	if p.ReversePath > 0 && p.Filters[p.Inner.lastArrived()] != 0 {
 		return causeReversePath
 	}
 	return causeOwnFirewall
+}
+
+// LostOn returns the device on which this node lost an answer that had arrived there: its
+// value in Filters and ReversePath, which need not be known yet, decide why. "": the cause, if
+// there is one, does not depend on them.
+func (p Path) LostOn() string {
+	switch p.diagnose() {
+	case causeReversePath, causeOwnFirewall: // see lostHere; without an arrived answer, another step has found the firewall
+		return p.Inner.lastArrived()
+	}
+	return ""
 }
 
 // mustAnswer reports whether silence is a problem. Unless the peer is Expected to answer, it

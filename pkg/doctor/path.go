@@ -71,7 +71,7 @@ type Path struct {
 
 	// ReversePath is how many packets the kernel dropped meanwhile because it would not
 	// answer through the interface on which they arrived. Filters are the values of
-	// rp_filter in force.
+	// rp_filter in force on the devices on which answers arrived. Both are of IPv4 only.
 	ReversePath int            `json:"reversePathFiltered"`
 	Filters     map[string]int `json:"rpFilter,omitempty"`
 }
@@ -125,3 +125,12 @@ func (t PathTest) left(device string) bool { return slices.Contains(t.Left, devi
 
 // arrived reports whether an answer arrived on any device.
 func (t PathTest) arrived() bool { return len(t.Arrived) > 0 }
+
+// lastArrived returns the last device on which an answer arrived, that closest to the
+// program; "": none arrived.
+func (t PathTest) lastArrived() string {
+	if !t.arrived() {
+		return ""
+	}
+	return t.Arrived[len(t.Arrived)-1]
+}

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"syscall"
 )
 
@@ -114,6 +115,12 @@ func explain(ctx context.Context, path string, err error) error {
 		return fmt.Errorf("%w: %s is a stale socket of one that was killed or crashed", ErrNotRunning, path)
 	}
 	return fmt.Errorf("ask flanneld at %s: %w", path, err)
+}
+
+// exists reports whether there is a file at path; true also if that is not known.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // ErrNoSockets means that the status is not available. The daemon works without

@@ -70,7 +70,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader})
 }
 
-// serveOn runs a server, which may have other limits of time, until ctx ends.
+// serveOn runs a server until ctx ends. The server of a test may have other limits of time.
 func serveOn(ctx context.Context, l net.Listener, server *http.Server) error {
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()

@@ -70,8 +70,8 @@ const (
 
 // Keep serves h on a socket at path, which only its owner may use, until ctx
 // ends; then it returns nil. It creates the socket again when somebody removes
-// it. If the socket cannot be created, Keep logs each reason once and retries:
-// the network does not need it.
+// or replaces it. If the socket cannot be created, Keep logs each reason once and
+// retries: the network does not need it.
 func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) error {
 	logged := ""
 	for ctx.Err() == nil {
@@ -82,7 +82,7 @@ func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) er
 		}
 		if err == nil {
 			logged = ""
-			continue // the socket was removed
+			continue // the socket was removed or replaced
 		}
 		reconcile.Pause(ctx, retryInterval)
 	}
@@ -99,18 +99,15 @@ func serve(ctx context.Context, path string, h http.Handler) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		for ctx.Err() == nil && s.exists() {
+		for ctx.Err() == nil {
+			if exists, err := s.exists(); err == nil && !exists {
+				break
+			}
 			reconcile.Wait(ctx, reconcile.OnBeat(checkInterval)) // on a beat: together with the process's other timers
 		}
 		cancel()
 	}()
 	return Serve(ctx, s, h) // nil when ctx has ended
-}
-
-// exists reports whether there is a file at path; true also if that is not known.
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // socket is a listener on a unix socket. It deletes no file but its own.
@@ -120,18 +117,19 @@ type socket struct {
 	file fs.FileInfo // as listen created it
 }
 
-// exists reports whether the socket is still at its path; true also if that is not known.
-func (s *socket) exists() bool {
+// exists reports whether the socket is still at its path. An error means that this is not
+// known.
+func (s *socket) exists() (bool, error) {
 	info, err := os.Lstat(s.path)
-	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
 	}
-	return os.SameFile(info, s.file)
+	return os.SameFile(info, s.file), err // false after an error
 }
 
 // Close implements net.Listener. It removes the socket, unless someone has replaced it.
 func (s *socket) Close() error {
-	if info, err := os.Lstat(s.path); err == nil && os.SameFile(info, s.file) {
+	if exists, _ := s.exists(); exists {
 		_ = os.Remove(s.path) // what stays is stale, and the next daemon removes it
 	}
 	return s.Listener.Close()
@@ -152,14 +150,14 @@ func listen(path string) (*socket, error) {
 	case err != nil:
 		return nil, err
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false) // it would delete whatever is at path by then
-	if runtime.GOOS != "windows" {                // there, the access control list of the directory restricts access
+	if runtime.GOOS != "windows" { // there, the access control list of the directory restricts access
 		err = os.Chmod(path, 0o600)
 	}
 	info, unknown := os.Lstat(path)
 	if err = errors.Join(err, unknown); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // it would delete whatever is at path by then
 	return &socket{l, path, info}, nil
 }
 

@@ -2,6 +2,7 @@ package status
 
 import (
 	"errors"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -61,8 +62,33 @@ func TestSocketIsNotKnown(t *testing.T) {
 		defer owner.Close()
 		faults := nstest.NewFaults(t)
 		faults.Fail(1, unix.EMFILE) // of the connection
-		if _, err := listen(path); !errors.Is(err, unix.EMFILE) || !owner.exists() {
-			t.Errorf("the error is %v, and the owner has its socket: %t", err, owner.exists())
+		_, err = listen(path)
+		if exists, unknown := owner.exists(); !errors.Is(err, unix.EMFILE) || !exists {
+			t.Errorf("the error is %v, and the owner has its socket: %t, %v", err, exists, unknown)
+		}
+	})
+}
+
+// A socket that cannot be restricted to its owner does not stay: to the next attempt, it would be a stale one.
+func TestFailedListenLeavesNothing(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "s")
+		faults := nstest.NewFaults(t)
+		s, err := listen(path) // counts the calls
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := faults.Fail(0, 0)
+		s.Close()
+		for n := 1; n <= calls; n++ {
+			faults.Fail(n, unix.EPERM)
+			s, err := listen(path)
+			if faults.Fail(0, 0); err == nil {
+				s.Close() // the caller does without this call
+			}
+			if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("after call %d of %d failed, the socket is still there: %v", n, calls, err)
+			}
 		}
 	})
 }
@@ -84,7 +110,7 @@ func TestReplacedSocket(t *testing.T) {
 	other.path = path
 	eventually.True(t, "it is noticed", func() bool { return loggedNoSocket(log, errTaken.Error(), path) })
 	stop()
-	if !other.exists() {
-		t.Error("the daemon removed the other socket")
+	if exists, err := other.exists(); !exists {
+		t.Errorf("the daemon removed the other socket: %v", err)
 	}
 }

@@ -41,7 +41,9 @@ func TestKilled(t *testing.T) {
 	}
 	n.Run()
 	n.Sees("killed-1 killed-2 killed-3 killed-4 killed-5")
-	outages := func() (all, over int) { return n.logs.Count("cause=store-silent"), n.logs.Count("cause=store-back") }
+	outages := func() (all, over int) { // whether the server did not answer or refused
+		return n.logs.Count("cause=store-silent") + n.logs.Count("cause=store-refuses"), n.logs.Count("cause=store-back")
+	}
 	for round := range 3 {
 		begun, killed := make(chan bool), make(chan bool)
 		go func() { // churn, as far as it gets
@@ -59,7 +61,7 @@ func TestKilled(t *testing.T) {
 		}()
 		<-begun
 		s.Kill()
-		atKill, _ := outages() // of a busy server that did not answer; one of them may go on
+		atKill, _ := outages() // of a busy server; one of them may go on
 		<-killed
 		eventually.True(t, "the outage is noticed", func() bool { all, over := outages(); return all > over })
 		before, _ := n.Last()

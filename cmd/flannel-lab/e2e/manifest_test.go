@@ -18,6 +18,7 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
 	"flannel/internal/test/kubetest/cluster"
+	"flannel/internal/test/logtest"
 	"flannel/internal/test/nettest"
 )
 
@@ -139,7 +140,8 @@ func TestManifestAsItIs(t *testing.T) {
 	}
 }
 
-// The cleanup of the manifest sees the processes of its node: beside a flannel, which has no lock, it removes nothing.
+// The cleanup of the manifest sees the processes of its node: beside a flannel, which has no lock, it removes nothing. Of one
+// with more capabilities than its own it cannot read more than the arguments.
 func TestCleanupAsItIs(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(nettest.Root(t), "Documentation", "kube-flannel-cleanup.yml"))
@@ -162,20 +164,34 @@ func TestCleanupAsItIs(t *testing.T) {
 
 	program := filepath.Join(t.TempDir(), "flanneld")
 	must(t, os.Symlink("/bin/sleep", program))
-	flannel, err := machine.StartProcess(n.Machine, exec.Command(program, "infinity"), "flannel.log")
-	must(t, err)
 	before := in(t, n.Namespaces, lab.NetworkState)
-	if out, code := exitStatus(t, n, command); code != 6 {
-		t.Errorf("beside flannel it ends with %d and prints\n%s", code, out)
+	for _, args := range [][]string{{script(t, spec, c), program, "infinity"}, {program, "infinity"}} { // in such a pod, and a service
+		flannel, err := machine.StartProcess(n.Machine, exec.Command(args[0], args[1:]...), "flannel.log")
+		must(t, err)
+		within(t, "flannel runs", func() error { return runs(flannel.PID(), program) })
+		out, code := exitStatus(t, n, command)
+		service, known, denied := args[0] == program, logtest.Names(out, "/run/flannel/subnet.env"), strings.Contains(out, unix.EACCES.Error())
+		if code != 6 || known == service || denied != service {
+			t.Errorf("beside %s it ends with %d and prints\n%s", args, code, out)
+		}
+		if change := lab.Changes(before, in(t, n.Namespaces, lab.NetworkState)); change != "" {
+			t.Errorf("beside %s it changed\n%s", args, change)
+		}
+		_, err = flannel.Stop(t.Context(), unix.SIGKILL)
+		must(t, err)
 	}
-	if change := lab.Changes(before, in(t, n.Namespaces, lab.NetworkState)); change != "" {
-		t.Errorf("beside flannel it changed\n%s", change)
-	}
-	_, err = flannel.Stop(t.Context(), unix.SIGKILL)
-	must(t, err)
 	if out, code := exitStatus(t, n, command); code != 0 || !strings.Contains(out, "device flannel.1\n") {
 		t.Errorf("when flannel has ended, it ends with %d and prints\n%s", code, out)
 	}
+}
+
+// runs returns an error unless a process, which calls execve, has become a program.
+func runs(pid int, program string) error {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err == nil && !strings.HasPrefix(string(text), program+"\x00") {
+		err = fmt.Errorf("it is %q", text)
+	}
+	return err
 }
 
 func checkFile(t *testing.T, n *lab.Node, path string) {

@@ -15,7 +15,7 @@ import (
 )
 
 // Faults makes system calls of one thread fail: those that open a file
-// descriptor, send, receive, or start a program. For each of these calls the
+// descriptor, send, receive, start a program, or change the mode of a path. For each of these calls the
 // kernel asks a user-space process what to do (seccomp user notification), so
 // the tested code runs unchanged. Another process answers (function answer),
 // because the Go runtime may stop all threads of this one while the tested thread
@@ -34,6 +34,7 @@ var calls = []int{
 	unix.SYS_SOCKET, unix.SYS_OPENAT, unix.SYS_PIPE2, unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_RECVFROM,
 	unix.SYS_RECVMSG,
 	unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT, unix.SYS_CLONE, unix.SYS_EXECVE, unix.SYS_INOTIFY_INIT1,
+	unix.SYS_FCHMODAT,
 }
 
 // answering is an environment variable that makes Run answer for the system

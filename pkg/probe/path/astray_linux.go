@@ -114,8 +114,7 @@ func differing(want route, dst netip.Addr, o *netlink.RouteGetOptions) (a doctor
 // IPv4 address: with rp_filter 1 unless the route to the address leads to the device, with
 // 2 if there is none.
 func filtersSource(src netip.Addr, device string) (bool, error) {
-	modes, err := filters([]string{device})
-	mode := modes[device]
+	mode, err := reverseFilter(device)
 	if err != nil || mode == 0 {
 		return false, err
 	}

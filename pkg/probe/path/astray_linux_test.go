@@ -149,8 +149,8 @@ func TestFilterIsNotKnown(t *testing.T) {
 			}
 		}
 		faults.Fail(1, unix.EMFILE)
-		if values, err := filters([]string{"eth0"}); !errors.Is(err, unix.EMFILE) {
-			t.Errorf("rp_filter is %v, %v", values, err)
+		if value, err := reverseFilter("eth0"); !errors.Is(err, unix.EMFILE) {
+			t.Errorf("rp_filter is %d, %v", value, err)
 		}
 		faults.Fail(1, unix.EMFILE)
 		if count, err := reversePathFiltered(); !errors.Is(err, unix.EMFILE) {

@@ -145,9 +145,9 @@ func reversePathFiltered() (int, error) {
 	return 0, fmt.Errorf("%s has no %s", file, counter)
 }
 
-// filters returns rp_filter as it is in force for devices: the kernel takes the larger one of
-// all and of the device.
-func filters(devices []string) (map[string]int, error) {
+// reverseFilter returns rp_filter as it is in force for a device: the kernel takes the larger
+// one of all and of the device.
+func reverseFilter(device string) (int, error) {
 	read := func(name string) (int, error) {
 		raw, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + name + "/rp_filter")
 		if err != nil {
@@ -155,14 +155,7 @@ func filters(devices []string) (map[string]int, error) {
 		}
 		return strconv.Atoi(strings.TrimSpace(string(raw)))
 	}
-	values := map[string]int{}
-	for _, name := range devices {
-		all, err := read("all")
-		own, failed := read(name)
-		if err = cmp.Or(err, failed); err != nil {
-			return nil, err
-		}
-		values[name] = max(all, own)
-	}
-	return values, nil
+	all, err := read("all")
+	own, failed := read(device)
+	return max(all, own), cmp.Or(err, failed)
 }

@@ -2,6 +2,7 @@ package path
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"net"
 	"net/netip"
@@ -67,7 +68,7 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 		r.Problem = err.Error()
 		return r.Path
 	}
-	dropped, unknown := reversePathFiltered() // the kernel's counter, of all packets
+	before, unknown := reversePathFiltered() // the kernel's counter, of all packets
 	var running sync.WaitGroup
 	for _, step := range r.steps {
 		running.Go(step)
@@ -77,12 +78,7 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 	for _, f := range r.results {
 		f()
 	}
-	if unknown == nil {
-		unknown = r.readFilters(dropped)
-	}
-	if unknown != nil && r.Inner.Result == doctor.Silent && len(r.Inner.Arrived) > 0 {
-		r.Problem = unknown.Error() // without the filters, it is not known what keeps the answers from the program
-	}
+	r.readFilters(before, unknown)
 	r.Neighbour = neighbourState(r.underlay)
 	if r.Full.Result == doctor.Silent && r.small().Result == doctor.Answered {
 		r.Largest = largest(ctx.Done(), r.sized(), within*3/4, smallPacket, r.MTU) // up to three rounds of this time
@@ -90,20 +86,33 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 	return r.Path
 }
 
-// readFilters reads what the reverse path filter does, and how many packets it dropped since
-// its counter was dropped.
-func (r *run) readFilters(dropped int) error {
-	count, err := reversePathFiltered()
-	if err != nil {
-		return err
+// readFilters reads what the reverse path filter does on the devices on which answers arrived,
+// and how many packets it dropped since the counter was before; unknown: why before could not be
+// read, or nil. If an answer was lost on this node, and it cannot be read whether the filter
+// dropped it, this becomes the Problem.
+func (r *run) readFilters(before int, unknown error) {
+	if r.addr.Is6() { // IPv6 has neither rp_filter nor this counter
+		return
 	}
-	r.ReversePath = count - dropped
-	var devices []string
+	after, err := reversePathFiltered()
+	if unknown = cmp.Or(unknown, err); unknown == nil {
+		r.ReversePath = after - before
+	}
+	lostOn := r.LostOn()
+	r.Filters = map[string]int{}
 	for _, test := range []doctor.PathTest{r.Inner, r.Frame, r.Broadcast, r.OfPod} {
-		devices = append(devices, test.Arrived...)
+		for _, device := range test.Arrived {
+			value, err := reverseFilter(device)
+			if err == nil {
+				r.Filters[device] = value
+			} else if device == lostOn {
+				unknown = cmp.Or(unknown, err)
+			}
+		}
 	}
-	r.Filters, err = filters(devices)
-	return err
+	if lostOn != "" && unknown != nil {
+		r.Problem = unknown.Error()
+	}
 }
 
 // findRoutes looks up what the path leads through. What there is no route for stays zero. An

@@ -65,7 +65,7 @@ func (k VIPKeeper) endpoints(ctx context.Context) (ids []string, err error) {
 
 // stores returns the directories that may have reservations of ours, each once: all that
 // exist in DataDir, since we may have crashed before publishing, and the published one if
-// it is somewhere else. It may be another name of one in DataDir.
+// it is somewhere else. The published directory may be another name of one in DataDir.
 func (k VIPKeeper) stores(published VIP) (stores []hostLocal, err error) {
 	entries, err := os.ReadDir(k.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
