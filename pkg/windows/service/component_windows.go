@@ -36,8 +36,7 @@ func RequireAdministrator() error {
 // command, it runs on; with another one, it is restarted. A service of that name that
 // Components did not create is only started, and Stop leaves it running. A node changes from
 // processes to services by stopping all of them first (node start), and never back: a service
-// that Components created is used, whatever asService is. The caller passes false after
-// the settings of the last node start were lost.
+// that Components created is used, whatever asService is.
 func (c Components) Start(ctx context.Context, what Component, asService bool) error {
 	registered, err := lookUpService(what.Name)
 	switch {
@@ -47,7 +46,7 @@ func (c Components) Start(ctx context.Context, what Component, asService bool) e
 		if err := startNamed(ctx, what.Name, c.Out); err != nil {
 			return err
 		}
-		c.say("the service %s runs; node start did not create it, and does not change its arguments", what.Name)
+		c.say("the service %s runs; node start does not change its arguments", what.Name)
 		return nil
 	case asService || registered.own: // a process beside the service would run twice after the next boot
 		if err := c.stopProcess(what.Name); err != nil { // one that a former version started although it had a service
