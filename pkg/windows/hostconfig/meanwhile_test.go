@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"flannel/internal/test/hnstest"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -72,6 +73,44 @@ func TestOtherSnapshotMeanwhile(t *testing.T) {
 			t.Errorf("Ethernet has %+v", a)
 		}
 	})
+}
+
+// Another process saves a snapshot of LAN 2 just before that of Ethernet is deleted: LAN 2 is waited for at once.
+func TestOtherSnapshotBeforeDeletion(t *testing.T) {
+	for name, c := range map[string]struct {
+		begin func(*rig) error
+		after time.Duration // the snapshot of Ethernet is deleted
+	}{
+		"complete": {func(*rig) error { return nil }, 5 * time.Second},
+		"refused": {func(r *rig) error {
+			r.m.Admin().DeleteRoutes(defaultRoute.Dst)
+			r.m.Fail(hnstest.Fault{Func: "CreateIpForwardEntry2", Code: hns.InvalidParameter})
+			return nil
+		}, time.Minute},
+		"unplugged": {func(r *rig) error {
+			r.journal.Snapshot.AtBoot = true
+			return errors.Join(WriteJournal(r.path, r.journal), r.m.Admin().Unplug("Ethernet"))
+		}, time.Minute},
+	} {
+		withStatic(t, func(r *rig) {
+			admin := r.m.Admin()
+			lan := admin.Adapter("LAN 2")
+			other := r.newSnapshot(lan, lan, admin.Routes())
+			other.Written = other.Written.Add(time.Minute)
+			if err := errors.Join(admin.Readdress("LAN 2"), c.begin(r)); err != nil { // none
+				t.Fatal(err)
+			}
+			if _ = r.restores(c.after); r.saved() != "Ethernet" {
+				t.Fatalf("%s: the snapshot of Ethernet is deleted", name)
+			}
+			if err := WriteJournal(r.path, Journal{Snapshot: other}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.RestoreStatic(nil); !errors.As(err, new(*dataplane.WaitError)) || r.saved() != "LAN 2" {
+				t.Errorf("%s: %v; saved is %s", name, err, r.saved())
+			}
+		})
+	}
 }
 
 // slowCategory is a machine on which something happens while Windows is asked for a category.
