@@ -171,6 +171,7 @@ func (k *Keeper) update(change func(*Journal)) error {
 	for _, c := range append(slices.Clone(k.unwritten), change) {
 		c(&next)
 	}
+	next.leaveOut(k.pods) // another process, such as prepare, does not know them
 	if err := WriteJournal(k.path, next); err != nil {
 		return err
 	}
@@ -181,17 +182,24 @@ func (k *Keeper) update(change func(*Journal)) error {
 	return nil
 }
 
-// settle is update for a change about what Restore has found or done, or has to leave alone
-// (SetPodNetworks). If the file cannot be written, the change is made in memory, so that Restore
-// goes on, and WriteSettled, or an update before that, makes it in the file. change may be called
-// more than once, and then with what another process has written in between: it must change only
-// what Restore has seen, and what must not be in any snapshot.
+// leaveOut removes the routes into some networks from the snapshot.
+func (j *Journal) leaveOut(networks []netip.Prefix) {
+	if j.Snapshot != nil {
+		j.Snapshot = j.Snapshot.without(networks)
+	}
+}
+
+// settle is update for a change about what Restore has found or done. If the file cannot be
+// written, the change is made in memory, so that Restore goes on, and WriteSettled, or an update
+// before that, makes it in the file. change may be called more than once, and then with what
+// another process has written in between: it must change only what Restore has seen.
 func (k *Keeper) settle(change func(*Journal)) {
 	err := k.update(change)
 	if err == nil {
 		return
 	}
 	change(&k.journal)
+	k.journal.leaveOut(k.pods)
 	k.unwritten = append(k.unwritten, change)
 	k.log.Warn("cannot save how far the host's settings are restored, will retry", "error", err)
 }

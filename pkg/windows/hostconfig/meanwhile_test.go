@@ -113,6 +113,21 @@ func TestOtherSnapshotBeforeDeletion(t *testing.T) {
 	}
 }
 
+// Another process saves the adapter's settings, with a route that the daemon makes to a peer: the route is left out.
+func TestPodRouteSavedMeanwhile(t *testing.T) {
+	withJournal(t, func(*Journal, *hnstest.Machine) {}, func(r *rig) {
+		r.SetPodNetworks([]netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")})
+		saved := staticSnapshot(r.m)
+		saved.Routes = append(saved.Routes, SavedRoute{netip.MustParsePrefix("10.244.4.0/24"), hnstest.Gateway, 10})
+		if err := errors.Join(WriteJournal(r.path, Journal{Snapshot: saved}), r.SetOwned("cbr0", false, true)); err != nil {
+			t.Fatal(err)
+		}
+		if j, err := ReadJournal(r.path); err != nil || len(j.Snapshot.Routes) != 1 || len(r.journal.Snapshot.Routes) != 1 {
+			t.Errorf("%v; the journal has the routes %+v, the Keeper %+v", err, j.Snapshot.Routes, r.journal.Snapshot.Routes)
+		}
+	})
+}
+
 // slowCategory is a machine on which something happens while Windows is asked for a category.
 type slowCategory struct {
 	*hnstest.Machine
