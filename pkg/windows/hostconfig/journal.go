@@ -201,11 +201,12 @@ func (k *Keeper) settle(change func(*Journal)) {
 	change(&k.journal)
 	k.journal.leaveOut(k.pods)
 	k.unwritten = append(k.unwritten, change)
-	k.log.Warn("cannot save how far the host's settings are restored, will retry", "error", err)
+	k.log.Warn("cannot save what is left to restore of the host's settings, will retry", "error", err)
 }
 
-// WriteSettled writes what settle could not write; it tries once in readPause. The daemon calls
-// it in each look at the host, and prepare does not end before it returns nil.
+// WriteSettled writes what settle could not write; it tries once in readPause, and else returns
+// the last error. The daemon calls it in each look at the host, and after RecordGood, which
+// reports the error. prepare does not end before WriteSettled returns nil.
 func (k *Keeper) WriteSettled() error {
 	k.lock()
 	defer k.mu.Unlock()
