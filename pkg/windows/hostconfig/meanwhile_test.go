@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"flannel/internal/test/hnstest"
@@ -13,7 +14,7 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// refuse puts a file in the place of the journal's directory, so that nobody can read or write the journal. allow undoes that
+// refuse puts a file in the place of the journal's directory, so that nobody can write, and nothing can be read. allow undoes that
 // with what another process has saved meanwhile.
 func (r *rig) refuse() {
 	r.t.Helper()
@@ -143,25 +144,27 @@ func (m slowCategory) Category(guid string) (hns.Category, error) {
 // one that somebody has chosen.
 func TestCategoryDeletedMeanwhile(t *testing.T) {
 	for _, done := range []bool{false, true} {
-		m, during := hnstest.New(), func() {}
-		defer m.Close() //nolint:errcheck // it counts handles, of which there are none
-		if err := m.Admin().SetCategory("Ethernet", hns.Domain); err != nil {
-			t.Fatal(err)
-		}
-		a := m.Admin().Adapter("Ethernet")
-		saved := SavedCategory{Category: hns.Private, Adapter: a.Name, GUID: a.GUID, Done: done, Host: a.GUID, Boot: "boot 0"}
-		k := keeper(t, m, slowCategory{m, &during}, Journal{Category: &saved})
-		asked := 0
-		during = func() {
-			asked++
-			if err := k.Forget(); err != nil {
-				t.Error(err)
+		synctest.Test(t, func(t *testing.T) {
+			m, during := hnstest.New(), func() {}
+			defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+			if err := m.Admin().SetCategory("Ethernet", hns.Domain); err != nil {
+				t.Fatal(err)
 			}
-		}
-		_ = k.Restore(nil)
-		k.TrackCategory()
-		if j, err := ReadJournal(k.path); asked != 1 || err != nil || j.Category != nil || k.savedCategory() != nil {
-			t.Errorf("done: %t; asked %d times; the journal has %+v, %v", done, asked, j.Category, err)
-		}
+			a := m.Admin().Adapter("Ethernet")
+			saved := SavedCategory{Category: hns.Private, Adapter: a.Name, GUID: a.GUID, Done: done, Host: a.GUID, Boot: "boot 0"}
+			k := keeper(t, m, slowCategory{m, &during}, Journal{Category: &saved})
+			asked := 0
+			during = func() {
+				asked++
+				if err := k.Forget(); err != nil {
+					t.Error(err)
+				}
+			}
+			_ = k.Restore(nil)
+			k.TrackCategory()
+			if j, err := ReadJournal(k.path); asked != 1 || err != nil || j.Category != nil || k.savedCategory() != nil {
+				t.Errorf("done: %t; asked %d times; the journal has %+v, %v", done, asked, j.Category, err)
+			}
+		})
 	}
 }
