@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"flannel/internal/test/logtest"
+	"flannel/pkg/windows/service"
 )
 
 func putFile(t *testing.T, path, text string) {
@@ -96,6 +97,34 @@ func TestNodeNeedsFiles(t *testing.T) {
 	code, out, problems := flanneldSays(t.Context(), "node", "start", base, "--management-ip=192.0.2.1", "--network-mode=overlay")
 	if code != exitError || !logtest.Names(problems, filepath.Join(dir, "kube-proxy.exe"), filepath.Join(dir, "config")) || !logtest.Names(out, "FL501") {
 		t.Errorf("node start ends with %d and says %s%s", code, out, problems)
+	}
+}
+
+// TestNodeFindsServices runs node start after its settings were lost. Kubelet's service says that the components are services.
+func TestNodeFindsServices(t *testing.T) {
+	machine(t)
+	for _, services := range []bool{false, true} {
+		dir := t.TempDir()
+		components := service.Components{BaseDir: dir, LogDir: dir, Out: t.Output()}
+		if services {
+			t.Cleanup(func() {
+				if err := components.RemoveService(kubelet); err != nil {
+					t.Error(err)
+				}
+			})
+			putFile(t, filepath.Join(dir, "kubelet.exe"), "") // Windows cannot start it
+			what := service.Component{Name: kubelet, Program: filepath.Join(dir, "kubelet.exe")}
+			if err := components.Start(t.Context(), what, true); err == nil {
+				t.Error("an empty program was started")
+			}
+		}
+		if code, out, problems := flanneldSays(t.Context(), "node", "start", "--base-dir="+dir, "--management-ip=192.0.2.1"); code != exitError {
+			t.Errorf("node start without files ends with %d and says %s%s", code, out, problems)
+		}
+		var kept nodeSettings
+		if text, err := os.ReadFile(filepath.Join(dir, settingsName)); err != nil || json.Unmarshal(text, &kept) != nil || kept.Services != services {
+			t.Errorf("kubelet is a service: %t; the settings: %s, %v", services, text, err)
+		}
 	}
 }
 

@@ -98,16 +98,13 @@ func (n *nodeStart) start(ctx context.Context, asServices bool) (err error) {
 	if n.program, err = os.Executable(); err != nil {
 		return err
 	}
-	if asServices && !n.Services { // the components run as processes until now
-		n.Services = true
-		if err := n.stopComponents(ctx, *n.baseDir); err != nil {
-			return err
-		}
+	n.components = n.call.components(*n.baseDir, n.nodeSettings)
+	if err := n.chooseServices(ctx, asServices); err != nil {
+		return err
 	}
 	if err := n.keep(*n.baseDir); err != nil { // for --retry, and the other commands below node
 		return err
 	}
-	n.components = n.call.components(*n.baseDir, n.nodeSettings)
 	steps := []struct {
 		text string
 		do   func(context.Context) error
@@ -130,6 +127,19 @@ func (n *nodeStart) start(ctx context.Context, asServices bool) (err error) {
 	}
 	n.say(n.NodeName + " is a node of the pod network")
 	return nil
+}
+
+// chooseServices sets Services if the components are to be services from now on, or are
+// services already: the settings that say so may have been lost, but not the service of kubelet.
+func (n *nodeStart) chooseServices(ctx context.Context, asServices bool) (err error) {
+	if !n.Services {
+		n.Services, err = n.components.HasService(kubelet)
+	}
+	if err != nil || n.Services || !asServices {
+		return err
+	}
+	n.Services = true
+	return n.stopComponents(ctx, *n.baseDir) // which run as processes until now
 }
 
 // diagnose prints what the doctor finds after a failed step. A directory that is "" is then

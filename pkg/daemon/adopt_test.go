@@ -220,7 +220,7 @@ func cannotGoBack(t *testing.T) (a *adopting, mend func()) {
 	return a, func() { a.n.host.link = usual }
 }
 
-// A former configuration that this node cannot go back to when a trial ends, it goes back to as soon as it can.
+// A node that cannot go back when a trial ends goes back as soon as it can.
 func TestGoingBackFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, mend := cannotGoBack(t)

@@ -69,8 +69,8 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 }
 
 // leave logs the error of a change without which the network works, once until the change
-// succeeds (err is nil) or has another error. text and attrs say which change it is. err is
-// of tries, which spaces the attempts; when the change is due, there is another pass.
+// succeeds (err is nil) or has another error. text and attrs say which change it is. An err of
+// tries, which spaces the attempts, causes another pass when the change is due.
 func (d *Driver) leave(err error, cause, text string, attrs ...any) {
 	which := fmt.Sprint(text, attrs)
 	if err == nil {

@@ -2,6 +2,7 @@ package windows
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -82,7 +83,8 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 	if save.request != "" {                                                         // "": the journal has these settings
 		err = d.tries.try(save, d.hostConfig.SaveGood)
 	}
-	d.leave(err, causeJournal, "could not save the host's settings, which are compared after the next boot, will retry")
+	d.leave(errors.Join(err, d.hostConfig.WriteSettled()), causeJournal,
+		"could not save the host's settings, which are compared after the next boot, will retry")
 	return nil
 }
 

@@ -144,6 +144,9 @@ func TestPeersWhileNotSaved(t *testing.T) {
 			if !strings.Contains(w.holds(), "10.244.6.0/24") {
 				t.Errorf("%s: Ensure: %v; there is\n%s", kind, ensureErr, w.holds())
 			}
+			if _, err := w.Ensure(w.t.Context(), w.devices); err != nil || w.log.Count("level=WARN", "cause="+causeJournal) != 1 {
+				t.Errorf("%s: Ensure: %v; it does not say once that the journal cannot be written:\n%s", kind, err, w.log)
+			}
 			w.m.ForgetLog()
 			w.bring(time.Minute)
 			w.mends(5 * time.Minute)

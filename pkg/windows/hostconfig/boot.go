@@ -67,8 +67,7 @@ func (k *Keeper) begin() {
 
 // RecordGood remembers what host has now, when its network works. Save uses it
 // if the host has lost its addresses by then. It returns the text of the static
-// configuration that SaveGood has to write, for the time after the next boot; "": none, and
-// nothing else that could not be written is left (settle).
+// configuration that SaveGood has to write, for the time after the next boot; "": none.
 func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) (unsaved string) {
 	k.lock()
 	defer k.mu.Unlock()
@@ -82,7 +81,7 @@ func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) (uns
 	last := s.static4() // nil: DHCP configures the adapter now, and SaveGood deletes a former LastGood
 	isSaved := last == nil && k.journal.LastGood == nil || last.equal(k.journal.LastGood) && k.journal.Boot == k.boot
 	switch {
-	case isSaved && len(k.unwritten) == 0:
+	case isSaved:
 		return ""
 	case last == nil:
 		return "DHCP"

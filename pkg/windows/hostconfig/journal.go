@@ -171,6 +171,7 @@ func (k *Keeper) update(change func(*Journal)) error {
 	for _, c := range append(slices.Clone(k.unwritten), change) {
 		c(&next)
 	}
+	next.leaveOut(k.pods) // another process, such as prepare, does not know them
 	if err := WriteJournal(k.path, next); err != nil {
 		return err
 	}
@@ -181,23 +182,31 @@ func (k *Keeper) update(change func(*Journal)) error {
 	return nil
 }
 
-// settle is update for a change about what Restore has found or done, or has to leave alone
-// (SetPodNetworks). If the file cannot be written, the change is made in memory, so that Restore
-// goes on, and WriteSettled, or an update before that, makes it in the file. change may be called
-// more than once, and then with what another process has written in between: it must change only
-// what Restore has seen, and what must not be in any snapshot.
+// leaveOut removes the routes into some networks from the snapshot.
+func (j *Journal) leaveOut(networks []netip.Prefix) {
+	if j.Snapshot != nil {
+		j.Snapshot = j.Snapshot.without(networks)
+	}
+}
+
+// settle is update for a change about what Restore has found or done. If the file cannot be
+// written, the change is made in memory, so that Restore goes on, and WriteSettled, or an update
+// before that, makes it in the file. change may be called more than once, and then with what
+// another process has written in between: it must change only what Restore has seen.
 func (k *Keeper) settle(change func(*Journal)) {
 	err := k.update(change)
 	if err == nil {
 		return
 	}
 	change(&k.journal)
+	k.journal.leaveOut(k.pods)
 	k.unwritten = append(k.unwritten, change)
-	k.log.Warn("cannot save how far the host's settings are restored, will retry", "error", err)
+	k.log.Warn("cannot save what is left to restore of the host's settings, will retry", "error", err)
 }
 
-// WriteSettled writes what settle could not write; it tries once in readPause. The daemon calls
-// it in each look at the host, and prepare does not end before it returns nil.
+// WriteSettled writes what settle could not write; it tries once in readPause, and else returns
+// the last error. The daemon calls it in each look at the host, and after RecordGood, which
+// reports the error. prepare does not end before WriteSettled returns nil.
 func (k *Keeper) WriteSettled() error {
 	k.lock()
 	defer k.mu.Unlock()

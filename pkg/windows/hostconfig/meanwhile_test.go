@@ -6,13 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"flannel/internal/test/hnstest"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
-// refuse puts a file in the place of the journal's directory, so that nobody can read or write the journal. allow undoes that
+// refuse puts a file in the place of the journal's directory, so that nobody can write, and nothing can be read. allow undoes that
 // with what another process has saved meanwhile.
 func (r *rig) refuse() {
 	r.t.Helper()
@@ -74,6 +76,59 @@ func TestOtherSnapshotMeanwhile(t *testing.T) {
 	})
 }
 
+// Another process saves a snapshot of LAN 2 just before that of Ethernet is deleted: LAN 2 is waited for at once.
+func TestOtherSnapshotBeforeDeletion(t *testing.T) {
+	for name, c := range map[string]struct {
+		begin func(*rig) error
+		after time.Duration // the snapshot of Ethernet is deleted
+	}{
+		"complete": {func(*rig) error { return nil }, 5 * time.Second},
+		"refused": {func(r *rig) error {
+			r.m.Admin().DeleteRoutes(defaultRoute.Dst)
+			r.m.Fail(hnstest.Fault{Func: "CreateIpForwardEntry2", Code: hns.InvalidParameter})
+			return nil
+		}, time.Minute},
+		"unplugged": {func(r *rig) error {
+			r.journal.Snapshot.AtBoot = true
+			return errors.Join(WriteJournal(r.path, r.journal), r.m.Admin().Unplug("Ethernet"))
+		}, time.Minute},
+	} {
+		withStatic(t, func(r *rig) {
+			admin := r.m.Admin()
+			lan := admin.Adapter("LAN 2")
+			other := r.newSnapshot(lan, lan, admin.Routes())
+			other.Written = other.Written.Add(time.Minute)
+			if err := errors.Join(admin.Readdress("LAN 2"), c.begin(r)); err != nil { // none
+				t.Fatal(err)
+			}
+			if _ = r.restores(c.after); r.saved() != "Ethernet" {
+				t.Fatalf("%s: the snapshot of Ethernet is deleted", name)
+			}
+			if err := WriteJournal(r.path, Journal{Snapshot: other}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.RestoreStatic(nil); !errors.As(err, new(*dataplane.WaitError)) || r.saved() != "LAN 2" {
+				t.Errorf("%s: %v; saved is %s", name, err, r.saved())
+			}
+		})
+	}
+}
+
+// Another process saves the adapter's settings, with a route that the daemon makes to a peer: the route is left out.
+func TestPodRouteSavedMeanwhile(t *testing.T) {
+	withJournal(t, func(*Journal, *hnstest.Machine) {}, func(r *rig) {
+		r.SetPodNetworks([]netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")})
+		saved := staticSnapshot(r.m)
+		saved.Routes = append(saved.Routes, SavedRoute{netip.MustParsePrefix("10.244.4.0/24"), hnstest.Gateway, 10})
+		if err := errors.Join(WriteJournal(r.path, Journal{Snapshot: saved}), r.SetOwned("cbr0", false, true)); err != nil {
+			t.Fatal(err)
+		}
+		if j, err := ReadJournal(r.path); err != nil || len(j.Snapshot.Routes) != 1 || len(r.journal.Snapshot.Routes) != 1 {
+			t.Errorf("%v; the journal has the routes %+v, the Keeper %+v", err, j.Snapshot.Routes, r.journal.Snapshot.Routes)
+		}
+	})
+}
+
 // slowCategory is a machine on which something happens while Windows is asked for a category.
 type slowCategory struct {
 	*hnstest.Machine
@@ -89,25 +144,27 @@ func (m slowCategory) Category(guid string) (hns.Category, error) {
 // one that somebody has chosen.
 func TestCategoryDeletedMeanwhile(t *testing.T) {
 	for _, done := range []bool{false, true} {
-		m, during := hnstest.New(), func() {}
-		defer m.Close() //nolint:errcheck // it counts handles, of which there are none
-		if err := m.Admin().SetCategory("Ethernet", hns.Domain); err != nil {
-			t.Fatal(err)
-		}
-		a := m.Admin().Adapter("Ethernet")
-		saved := SavedCategory{Category: hns.Private, Adapter: a.Name, GUID: a.GUID, Done: done, Host: a.GUID, Boot: "boot 0"}
-		k := keeper(t, m, slowCategory{m, &during}, Journal{Category: &saved})
-		asked := 0
-		during = func() {
-			asked++
-			if err := k.Forget(); err != nil {
-				t.Error(err)
+		synctest.Test(t, func(t *testing.T) {
+			m, during := hnstest.New(), func() {}
+			defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+			if err := m.Admin().SetCategory("Ethernet", hns.Domain); err != nil {
+				t.Fatal(err)
 			}
-		}
-		_ = k.Restore(nil)
-		k.TrackCategory()
-		if j, err := ReadJournal(k.path); asked != 1 || err != nil || j.Category != nil || k.savedCategory() != nil {
-			t.Errorf("done: %t; asked %d times; the journal has %+v, %v", done, asked, j.Category, err)
-		}
+			a := m.Admin().Adapter("Ethernet")
+			saved := SavedCategory{Category: hns.Private, Adapter: a.Name, GUID: a.GUID, Done: done, Host: a.GUID, Boot: "boot 0"}
+			k := keeper(t, m, slowCategory{m, &during}, Journal{Category: &saved})
+			asked := 0
+			during = func() {
+				asked++
+				if err := k.Forget(); err != nil {
+					t.Error(err)
+				}
+			}
+			_ = k.Restore(nil)
+			k.TrackCategory()
+			if j, err := ReadJournal(k.path); asked != 1 || err != nil || j.Category != nil || k.savedCategory() != nil {
+				t.Errorf("done: %t; asked %d times; the journal has %+v, %v", done, asked, j.Category, err)
+			}
+		})
 	}
 }

@@ -182,14 +182,19 @@ func (k *Keeper) restoreSnapshot(networks []hns.Network) ([]hns.Adapter, error) 
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, reconcile.Unknown(fmt.Errorf("list adapters and routes, to restore the host's settings: %w", err))
 	}
-	if k.journal.Snapshot == nil {
-		return adapters, nil
+	for s := k.journal.Snapshot; s != nil; s = k.journal.Snapshot {
+		err := k.compare(adapters, routes, networks)
+		if k.journal.Snapshot == nil || k.journal.holds(s) {
+			return adapters, err
+		}
+		// Before compare wrote to the journal, another process had saved another snapshot there,
+		// perhaps of another adapter: err is not about that one.
 	}
-	return adapters, k.compare(adapters, routes, networks)
+	return adapters, nil
 }
 
 // compare compares the snapshot with the adapters, and acts as the table of Keeper
-// says.
+// says. Afterwards, the journal may hold another snapshot, which is not compared yet.
 func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []hns.Network) error {
 	snapshot := k.journal.Snapshot
 	host, err := snapshot.hostAdapter(adapters, networks)
@@ -200,8 +205,8 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 	if err := k.takeChanges(host, routes); err != nil {
 		return err
 	}
-	if !k.journal.holds(snapshot) { // another process has saved one, perhaps of another adapter
-		return k.compare(adapters, routes, networks)
+	if !k.journal.holds(snapshot) { // another process has saved one
+		return nil
 	}
 	snapshot = k.journal.Snapshot // which takeChanges may have changed
 	if !host.DHCP {

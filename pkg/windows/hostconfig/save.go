@@ -94,16 +94,11 @@ func (k *Keeper) SetPodNetworks(pods []netip.Prefix) {
 	if slices.Equal(k.pods, pods) || !k.begun { // the next call knows the snapshot
 		return
 	}
-	k.pods = slices.Clone(pods) // Save leaves routes into them out from now on
-	pods = k.pods
+	k.pods = slices.Clone(pods) // Save and update leave routes into them out from now on
 	if k.good != nil {
 		k.good = k.good.without(pods)
 	}
 	if s := k.journal.Snapshot; s != nil && !s.equal(s.without(pods)) {
-		k.settle(func(j *Journal) {
-			if j.Snapshot != nil {
-				j.Snapshot = j.Snapshot.without(pods)
-			}
-		})
+		k.settle(func(*Journal) {}) // update and settle do it
 	}
 }

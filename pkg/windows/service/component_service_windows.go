@@ -49,6 +49,12 @@ func lookUpService(name string) (registered found, err error) {
 	return registered, nil
 }
 
+// HasService reports whether there is a service that Components created for a component.
+func (Components) HasService(name string) (bool, error) {
+	registered, err := lookUpService(name)
+	return registered.own, err
+}
+
 // serviceRuns reports whether a service exists and runs.
 func serviceRuns(name string) (runs bool, err error) {
 	err = withService(name, windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error {

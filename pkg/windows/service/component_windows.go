@@ -36,8 +36,7 @@ func RequireAdministrator() error {
 // command, it runs on; with another one, it is restarted. A service of that name that
 // Components did not create is only started, and Stop leaves it running. A node changes from
 // processes to services by stopping all of them first (node start), and never back: a service
-// that Components created is used, whatever asService is. The caller passes false after
-// the settings of the last node start were lost.
+// that Components created is used, whatever asService is.
 func (c Components) Start(ctx context.Context, what Component, asService bool) error {
 	registered, err := lookUpService(what.Name)
 	switch {
@@ -47,12 +46,15 @@ func (c Components) Start(ctx context.Context, what Component, asService bool) e
 		if err := startNamed(ctx, what.Name, c.Out); err != nil {
 			return err
 		}
-		c.say("the service %s runs; node start did not create it, and does not change its arguments", what.Name)
+		c.say("the service %s runs; node start does not change its arguments", what.Name)
 		return nil
 	case asService || registered.own: // a process beside the service would run twice after the next boot
+		if err := c.stopProcess(what.Name); err != nil { // one that a former version started although it had a service
+			return err
+		}
 		return c.startOwnService(ctx, what, registered)
 	}
-	return c.startProcess(ctx, what)
+	return c.startProcess(what, startsWithin)
 }
 
 // Stop stops the process of a component, or the service that Components created for it. What
@@ -68,6 +70,11 @@ func (c Components) Stop(ctx context.Context, name string) error {
 			return err
 		}
 	}
+	return c.stopProcess(name)
+}
+
+// stopProcess stops the process of a component, if there is one, and removes its record.
+func (c Components) stopProcess(name string) error {
 	running, err := c.openOwn(name)
 	if err != nil {
 		return err
@@ -116,8 +123,9 @@ func (c Components) write(name string, r record) error {
 }
 
 // startProcess starts a component as a process, unless it runs with the same command. If
-// it runs with another one, it is stopped first. The command is Env, Program and Args.
-func (c Components) startProcess(ctx context.Context, what Component) error {
+// it runs with another one, it is stopped first. The command is Env, Program and Args. within
+// is how long a new process has to run (launch).
+func (c Components) startProcess(what Component, within time.Duration) error {
 	command := windows.ComposeCommandLine(slices.Concat(what.Env, []string{what.Program}, what.Args))
 	running, err := c.openOwn(what.Name)
 	if err != nil {
@@ -130,7 +138,7 @@ func (c Components) startProcess(ctx context.Context, what Component) error {
 			c.say("%s runs already", what.Name)
 			return nil
 		}
-		if err := c.Stop(ctx, what.Name); err != nil {
+		if err := c.stopProcess(what.Name); err != nil {
 			return err
 		}
 	}
@@ -141,7 +149,7 @@ func (c Components) startProcess(ctx context.Context, what Component) error {
 	if err := runsElsewhere(); err != nil {
 		return err
 	}
-	return c.launch(what, command)
+	return c.launch(what, command, within)
 }
 
 // startsWithin is how long a process has to run until it counts as started: one with a
@@ -150,7 +158,8 @@ const startsWithin = 2 * time.Second
 
 // launch starts a process, which outlives this one, and records it: with command, its
 // variables and command line as one text, by which a later startProcess recognizes others.
-func (c Components) launch(what Component, command string) error {
+// A process that ends before within is over is an error.
+func (c Components) launch(what Component, command string, within time.Duration) error {
 	if err := what.needProgram(); err != nil {
 		return err
 	}
@@ -185,7 +194,7 @@ func (c Components) launch(what Component, command string) error {
 	if err != nil { // without a record, nobody could stop it: Stop and the next Start would take it for another program's
 		return fmt.Errorf("start %s: %w", what.Name, errors.Join(err, cmd.Process.Kill()))
 	}
-	if status, ended := started.wait(startsWithin); ended {
+	if status, ended := started.wait(within); ended {
 		return fmt.Errorf("%s ended at once, with status %d: %s says why", what.Name, status, log)
 	}
 	c.say("started %s; it writes to %s", what.Name, log)

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,18 +16,20 @@ import (
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/mgr"
 
+	"flannel/internal/test/eventually"
 	"flannel/internal/test/filetest"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/file"
 )
 
-// TestMain lets the test program be a component: --windows-service runs it as a service, --stay until it is killed,
-// --fail ends it at once.
+// TestMain lets the test program be a component: --windows-service runs it as a service, --stay until it is killed, with a
+// line on stdout, --fail ends it at once.
 func TestMain(m *testing.M) {
 	switch args := os.Args[1:]; {
 	case slices.Contains(args, "--windows-service"):
 		_ = svc.Run("", idle{}) // the status of the service says whether it runs
 	case slices.Contains(args, "--stay"):
+		fmt.Println("running")
 		time.Sleep(time.Hour)
 	case slices.Contains(args, "--fail"):
 		os.Exit(7)
@@ -124,7 +127,7 @@ func TestProcessOfComponent(t *testing.T) {
 		}
 	}
 	what.Args = []string{"--fail"}
-	if err := c.Start(t.Context(), what, false); err == nil || !logtest.Names(err.Error(), testedName, "7", filepath.Join(c.LogDir, testedName+".log")) {
+	if err := c.startProcess(what, time.Hour); err == nil || !logtest.Names(err.Error(), testedName, "7", filepath.Join(c.LogDir, testedName+".log")) {
 		t.Errorf("a program that ends at once: %v", err)
 	}
 	what.Program = filepath.Join(c.BaseDir, "none", testedName+".exe")
@@ -271,6 +274,38 @@ func TestServiceOfComponent(t *testing.T) {
 	}
 	if command, _ := start(); !logtest.Names(command, runner, "-log-file="+filepath.Join(c.LogDir, testedName+".log"), what.Program) {
 		t.Errorf("with a log: %s", command)
+	}
+}
+
+// A former version started a process although there was a service, after the settings of the last start were lost. The service
+// takes the place of the process.
+func TestProcessBesideService(t *testing.T) {
+	c, what, _ := newComponents(t)
+	if err := c.startProcess(what, 0); err != nil {
+		t.Fatal(err)
+	}
+	process, err := openProcess(c.processOf(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer process.close()
+	// Wine does not end the console of a process that ends before, and the console has the log open.
+	eventually.True(t, "the process has begun", func() bool {
+		text, err := os.ReadFile(filepath.Join(c.LogDir, testedName+".out.log"))
+		return err == nil && len(text) > 0
+	})
+	if err := createService(what, []string{what.Program, "--windows-service"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(t.Context(), what, false); err != nil {
+		t.Fatal(err)
+	}
+	_, ended := process.wait(0)
+	if runs, err := serviceRuns(testedName); !ended || !runs || err != nil {
+		t.Errorf("the process has ended: %t; the service runs: %t, %v", ended, runs, err)
+	}
+	if r, err := c.readRecord(testedName); r.ID != 0 || err != nil {
+		t.Errorf("there is still a record of the process %d, %v", r.ID, err)
 	}
 }
 

@@ -22,22 +22,21 @@ func Control(ctx context.Context, verb string, config Config, out io.Writer) err
 	var err error
 	switch verb {
 	case "install":
-		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { return install(m, config, out) })
-		if err == nil && config.Start {
-			// A running service is stopped only if its configuration changed, now or by an earlier install without
-			// --start: running the same installation again must not interrupt it.
+		changed := false
+		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) (err error) { changed, err = install(m, config, out); return err })
+		if err == nil {
 			err = withService(Name, windows.SERVICE_START|windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error {
-				outdated, err := isOutdated(s)
-				if outdated {
-					err = stopService(ctx, s, out)
-				}
-				return errors.Join(err, startService(ctx, s, out))
+				return afterInstall(ctx, s, config.Start, changed, out)
 			})
 		}
 	case "uninstall":
 		err = uninstall(ctx, out)
 	case "start":
-		err = withService(Name, windows.SERVICE_START|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return startService(ctx, s, out) })
+		err = withService(Name, windows.SERVICE_START|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error {
+			err := startService(ctx, s, out)
+			showOutdated(s, out)
+			return err
+		})
 	case "stop":
 		err = withService(Name, windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return stopService(ctx, s, out) })
 	case "status":
@@ -46,6 +45,30 @@ func Control(ctx context.Context, verb string, config Config, out io.Writer) err
 		err = errors.New("only the service manager uses this, at the end of the command line")
 	}
 	return explain(verb, err)
+}
+
+// afterInstall starts the service, if start is set, and else prints whether it is outdated. A
+// running service is stopped only if its configuration changed, now or by an earlier install
+// without --start: running the same installation again must not interrupt it. changed is
+// what install returned. It counts also if the service is not outdated: its process may have
+// been started after install had marked the former one.
+func afterInstall(ctx context.Context, s *mgr.Service, start, changed bool, out io.Writer) error {
+	if !start {
+		showOutdated(s, out)
+		return nil
+	}
+	outdated, err := isOutdated(s)
+	if changed || outdated {
+		err = errors.Join(err, stopService(ctx, s, out))
+	}
+	return errors.Join(err, startService(ctx, s, out))
+}
+
+// showOutdated prints how a service that is outdated gets the settings of the last install.
+func showOutdated(s *mgr.Service, out io.Writer) {
+	if outdated, _ := isOutdated(s); outdated { // an error: unknown
+		show(out, "it runs with former settings; for those of the last install: flanneld service stop, and then start")
+	}
 }
 
 // show prints a message for the user. That it cannot be printed is ignored.
@@ -111,13 +134,13 @@ func openService(m *mgr.Mgr, name string, access uint32) (*mgr.Service, error) {
 }
 
 // install creates the service or changes it to config. If it runs with another one, isOutdated
-// is true from then on. The service depends on no other one: if it depended on HNS, Windows would
-// stop it when HNS restarts.
-func install(m *mgr.Mgr, config Config, out io.Writer) error {
+// is true from then on. changed is false if it had this config, and true for a new service. The
+// service depends on no other one: if it depended on HNS, Windows would stop it when HNS restarts.
+func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error) {
 	// Everything is set even if it is installed already: somebody may have changed or
 	// disabled the service in another way.
-	done, changed := "already installed", !installed(config)
-	if changed {
+	done := "already installed"
+	if changed = !installed(config); changed {
 		done = "changed; a running service uses the change after its next start"
 	}
 	s, err := openService(m, Name, windows.SERVICE_ALL_ACCESS)
@@ -126,7 +149,7 @@ func install(m *mgr.Mgr, config Config, out io.Writer) error {
 		s, err = m.CreateService(Name, config.Command[0], mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal}, config.Command[1:]...)
 	}
 	if err != nil {
-		return fmt.Errorf("create the service: %w", err)
+		return changed, fmt.Errorf("create the service: %w", err)
 	}
 	defer s.Close() //nolint:errcheck // only releases a handle
 	err = errors.Join(configure(s, out), addEventSource())
@@ -138,13 +161,13 @@ func install(m *mgr.Mgr, config Config, out io.Writer) error {
 		err = setEnvironment(config.Env)
 	}
 	if err != nil {
-		return err
+		return changed, err
 	}
 	if err := changeCommand(Name, config.Command); err != nil {
-		return fmt.Errorf("set the command line: %w", err)
+		return changed, fmt.Errorf("set the command line: %w", err)
 	}
 	show(out, done)
-	return nil
+	return changed, nil
 }
 
 // failuresReset is the time without a failure after which the next one counts as the first.
@@ -234,11 +257,7 @@ func pause(ctx context.Context) error {
 func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	err := s.Start()
 	if errors.Is(err, windows.ERROR_SERVICE_ALREADY_RUNNING) {
-		done := "already running"
-		if outdated, _ := isOutdated(s); outdated { // an error: unknown
-			done += ", with its former settings; for those of the last install: flanneld service stop, and then start"
-		}
-		show(out, done)
+		show(out, "already running")
 		return nil
 	}
 	if err != nil {

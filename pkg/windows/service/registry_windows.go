@@ -52,8 +52,8 @@ func installed(config Config) bool {
 // identifies the process, so that nobody has to delete the value.
 const outdatedValue = "OutdatedProcess"
 
-// markOutdated records that the process of the service, if it runs, has other settings than
-// the service is about to get.
+// markOutdated records that an install is about to change the settings of the service, of
+// which the process that runs, if one does, has the former ones.
 func markOutdated(s *mgr.Service) error {
 	started, err := processStart(s)
 	if err != nil || started == 0 {
@@ -70,7 +70,9 @@ func markOutdated(s *mgr.Service) error {
 	return nil
 }
 
-// isOutdated reports whether the service runs with other settings than it has now.
+// isOutdated reports whether an install has changed the settings of the service, or tried
+// to, since its process was started. Another install may have changed them back. The process
+// is not recognized if it was started while an install was changing them.
 func isOutdated(s *mgr.Service) (bool, error) {
 	started, err := processStart(s)
 	if err != nil || started == 0 {

@@ -35,6 +35,9 @@ func (Components) Stop(context.Context, string) error { return errors.ErrUnsuppo
 // Running is only supported on Windows.
 func (Components) Running(string) (bool, error) { return false, errors.ErrUnsupported }
 
+// HasService is only supported on Windows.
+func (Components) HasService(string) (bool, error) { return false, errors.ErrUnsupported }
+
 // Record is only supported on Windows.
 func (Components) Record(string) error { return errors.ErrUnsupported }
 
