@@ -47,7 +47,7 @@ func repeat(within time.Duration, answered <-chan struct{}, send func() error) (
 }
 
 // frameSender sends VXLAN frames that it made by hand, if the path leads through a VXLAN
-// device. They bypass that device and the firewall rules for it, have whole checksums, and can
+// device. They leave without that device and the firewall rules for it, have whole checksums, and can
 // be for another MAC address than the lease says: for all, to find out who answers. So the
 // doctor can tell why packets of the kernel are not answered. Their outer source port is that
 // of conn, not one that the device would choose.
