@@ -24,7 +24,9 @@ var only = map[string]string{
 	"usr/share/zsh/vendor-completions/_flanneld":       "deb",
 }
 
-// packages is a step: it writes a Debian package and an RPM for each architecture of Linux.
+// packages is one of the steps that release.make runs: it writes a Debian package and an RPM for each architecture of
+// Linux into r.out. notices is the text of THIRD-PARTY-LICENSES. Packages do not list the linked modules, which all
+// steps get. make cross, man and completions have filled r.programs before.
 func (r *release) packages(_ modules, notices []byte) (err error) {
 	// nfpm, which makes the packages, reads their contents from files.
 	work, err := os.MkdirTemp("", "flannel-release")
@@ -57,24 +59,27 @@ func (r *release) packages(_ modules, notices []byte) (err error) {
 	return nil
 }
 
-// packageFiles returns the files of a package that are the same for all architectures.
+// packageFiles returns the files of a package that are the same for all architectures. The path of a source is relative
+// to the repository, and the name of a file to the root directory of the machine.
 func (r *release) packageFiles(notices []byte) ([]entry, error) {
 	const doc = "usr/share/doc/flanneld/"
 	all, err := r.read([]from{
 		{"dist/flanneld.service", "usr/lib/systemd/system/flanneld.service", 0o644},
 		{"dist/packaging/10-package.conf", "usr/lib/systemd/system/flanneld.service.d/10-package.conf", 0o644},
 		{"dist/packaging/80-flanneld.preset", "usr/lib/systemd/system-preset/80-flanneld.preset", 0o644},
-		{"dist/packaging/flanneld.default", "etc/default/flanneld", 0o600},
+		{"dist/packaging/flanneld.default", "etc/default/flanneld", 0o600}, // an administrator may add the password of etcd
 		{"LICENSE", doc + "copyright", 0o644},
 		{"CHANGELOG.md", doc + "CHANGELOG.md", 0o644},
 	})
 	if err != nil {
 		return nil, err
 	}
-	// The unit of the repository starts the program where an administrator copied it to.
+	// The unit of the repository starts the program where an administrator copied it to. TestDebianPackage fails if the
+	// unit has another path, which would not be replaced here.
 	all[0].data = bytes.Replace(all[0].data, []byte("/usr/local/bin/flanneld"), []byte("/usr/bin/flanneld"), 1)
 	all = append(all, entry{name: doc + thirdParty, mode: 0o644, data: notices})
-	// rpm removes only directories that are in the package.
+	// rpm removes only directories that are in the package, once they are empty. etc/flannel is for files of the
+	// administrator, such as the kubeconfig that the default file names.
 	for _, dir := range []string{"etc/flannel", "usr/lib/flannel", "usr/lib/flannel/cni", "usr/lib/systemd/system/flanneld.service.d", doc, doc + "monitoring"} {
 		all = append(all, entry{name: strings.TrimSuffix(dir, "/"), mode: fs.ModeDir | 0o755})
 	}

@@ -49,7 +49,8 @@ const (
 	// Of WireGuard's data packets: type and reserved bytes, receiver, counter; tag.
 	wireGuardHeader = 4 + 4 + 8
 	wireGuardTag    = 16
-	// Of ESP (RFC 4303), in the worst case of the usual algorithms, AES-CBC with SHA-256. The
+	// Of ESP (RFC 4303), which IPsec uses, with AES-CBC and SHA-256. The default, AES-GCM, needs
+	// less. An IPsec.Proposal with a longer checksum, such as that of SHA-512, needs more. The
 	// trailer is up to 15 bytes of padding, 2, and the checksum.
 	espHeader  = 8 + 16 // 16 is the initialization vector
 	espTrailer = 15 + 2 + 16
@@ -60,8 +61,9 @@ func TraitsOf(k Kind) Traits { return k.traits() }
 
 // TraitsOfLink returns the row for a tunnel device by its type of link and its name; false: the device is no tunnel of
 // flannel's. Another program can have a tunnel with such a type and name. The port is that in the name, or the default.
+// The VNI is 0, even if the name has one. At most one row fits.
 func TraitsOfLink(link, name string) (t Traits, isTunnel bool) {
-	for _, k := range tunnels {
+	for _, k := range tunnels { // all kinds of tunnels of Linux, with zero fields: rows with the defaults (kinds.go)
 		t := k.traits()
 		if !slices.Contains(t.Links, link) {
 			continue
@@ -81,8 +83,8 @@ func TraitsOfLink(link, name string) (t Traits, isTunnel bool) {
 	return Traits{}, false
 }
 
-// TraitsOfBackend returns the row of the backend's tunnels; the zero Traits: the backend has no tunnels, or is
-// unknown.
+// TraitsOfBackend returns the row of the backend's tunnels on Linux; the zero Traits: the backend has no tunnels, or is
+// unknown, or the name is "". At most one row fits.
 func TraitsOfBackend(name string) Traits {
 	for _, k := range tunnels {
 		if t := k.traits(); t.Backend == name {
@@ -104,8 +106,9 @@ func (t Traits) Overhead(v6 bool) int {
 	return ipv4 + t.Header + t.Trailer
 }
 
-// MinMTU returns the smallest MTU in bytes for an address family: 576 for IPv4 (RFC
-// 791: every host must accept such a datagram), 1280 for IPv6 (RFC 8200).
+// MinMTU returns the smallest MTU in bytes that pods can have, for an address family: 576 for IPv4
+// (RFC 791: every host must accept such a datagram), 1280 for IPv6 (RFC 8200). Backends return an
+// error if the configuration or the underlay leaves pods less.
 func MinMTU(v6 bool) int {
 	if v6 {
 		return 1280

@@ -12,7 +12,10 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// Windows is the part of a Snapshot that exists only on Windows.
+// Windows is the part of a Snapshot that exists only on Windows; on Linux, all of
+// it is zero. A Fact may be not known, and its Value is then zero or a part: the
+// functions below find nothing in it, and a check that needs it says so. See
+// Snapshot for who reads the JSON.
 type Windows struct {
 	HNS       Fact[HNS]          `json:"hns"`
 	Networks  Fact[[]HNSNetwork] `json:"hnsNetworks"`
@@ -47,8 +50,8 @@ type LostSettings struct {
 type Category struct {
 	Adapter    string // that has the host's address
 	Now, Saved string
-	Done       bool   // flanneld does not try to restore it, or not any more
-	Problem    string `json:",omitempty"` // why it could not
+	Done       bool   // flanneld has restored it or given that up; false: it is still to be restored
+	Problem    string `json:",omitempty"` // why flanneld has given up; else ""
 }
 
 // HNS is the version of the Host Network Service.

@@ -16,12 +16,14 @@ import (
 // the pods that the runtime has connected, and the IDs of the network's endpoints. It
 // reads the namespaces only if it does not know a pod's endpoint, or if the endpoint is gone.
 //
-//	pod's namespace in HNS                         the pod is
-//	has an endpoint of our network                 connected
-//	has none                                       lost
-//	is gone, and this run saw the pod connected,   lost
-//	  or the first look did not know the pod
-//	is gone otherwise                              ignored: the runtime may have lost the sandbox
+//	pod's endpoint, as w.endpoints has it   pod's namespace in HNS           the pod is
+//	any                                     has an endpoint of our network   connected
+//	exists                                  has none                         connected, as while no namespaces are read
+//	exists                                  is gone                          ignored from now on: the pod has ended
+//	is gone                                 any other                        lost
+//	not known                               has none                         lost
+//	not known                               is gone                          lost, or ignored if the first look knew the
+//	                                                                         pod: the runtime may have lost the sandbox
 //
 // A pod that is being deleted has no endpoint for a moment. Therefore a pod is reported
 // when two looks in a row find it lost.
@@ -38,12 +40,13 @@ func (w *podWatcher) run(ctx context.Context) {
 		Resync: w.pace.Pods,
 		Later:  true, // not at the start
 		Work: func(ctx context.Context) (time.Duration, error) {
-			switch last := w.observed.Load(); {
+			// 0: the next look is at the next Resync, also after an error, since there is no Retry.
+			switch last := w.observed.Load(); { // what the last pass found in HNS
 			case last == nil: // before the first pass
-			case last.name == "": // no pod is to have an endpoint
+			case last.name == "": // no HNS network is wanted, so no pod is to have an endpoint
 				w.suspects = nil
 				w.setLostPods(nil)
-			case last.pods != "":
+			case last.pods != "": // else HNS lacks the network, or it is only a switch
 				return 0, w.look(ctx, last.pods, last.name)
 			}
 			return 0, nil
@@ -59,6 +62,8 @@ func (w *podWatcher) run(ctx context.Context) {
 
 // look is one look at the pods on the network with this ID and name. pod.Sandbox is the ID
 // of the container that holds the pod's network, pod.Namespace that of its HNS namespace.
+// In the directory PodResults, the container runtime keeps a file, the result of the CNI
+// plugin, for each pod that it has connected. It removes the file when the pod ends.
 func (w *podWatcher) look(ctx context.Context, network, name string) error {
 	all, err := hns.ReadPods(w.opts.PodResults)
 	if err != nil {
@@ -130,8 +135,8 @@ func (w *podWatcher) candidates(ctx context.Context, network string, pods []hns.
 			known[p.Sandbox] = id
 			continue
 		case !exists && connected(p):
-			// The runtime removed the namespace and left the result, so this is no pod any more. It counts as known to
-			// the first look, and so is ignored when somebody deletes its endpoint.
+			// The runtime removed the namespace and left the file in PodResults, so this is no pod any more. It counts as
+			// known to the first look, and so is ignored when somebody deletes its endpoint.
 			w.first[p.Sandbox] = true
 			continue
 		case seen:

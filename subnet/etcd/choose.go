@@ -14,10 +14,11 @@ import (
 // This file chooses the subnet of a new lease, for candidate (acquire.go); what is taken is decided in taken.go. Its
 // functions are pure, but for rnd.
 
-// keepSubnets returns those subnets of l (of the subnet file) that a node in a network with cfg can have and that
-// overlap no lease in taken. The others are zero Prefixes, as are those of disabled families.
+// keepSubnets returns those subnets of l that fit cfg and overlap no lease in taken. l has the subnets of this node's own
+// subnet file, which an earlier run wrote. The other subnets are zero Prefixes, as are those of disabled families.
 func keepSubnets(cfg subnet.Config, l *subnet.Lease, taken []*subnet.Lease) (v4, v6 netip.Prefix) {
-	// Fits checks both families, and each must be checked alone.
+	// Fits checks both families, and each must be checked alone. It also rejects a subnet that contains a part of
+	// cfg.Underlay. A subnet inside an underlay network is kept; the daemon warns of it.
 	only4, only6 := cfg, cfg
 	only4.V6, only6.V4 = subnet.Network{}, subnet.Network{}
 	one4, one6 := &subnet.Lease{V4: l.V4}, &subnet.Lease{V6: l.V6}
@@ -41,16 +42,18 @@ func isFree(l *subnet.Lease, taken []*subnet.Lease) bool {
 var errFull = errors.New("no free subnet")
 
 // chooseFree returns a random free subnet for each family of cfg, the zero Prefix for a disabled one. It overlaps no
-// lease in taken, of any size, and no underlay network, except one that contains the whole pod network. Every free
-// subnet is equally likely, so that nodes that start together rarely choose the same one. The error wraps errFull, and
-// says which network is full.
+// lease in taken, of any size, and no network in cfg.Underlay, except one that contains the whole pod network: every
+// subnet would overlap that one. Every free subnet is equally likely, so that nodes that start together rarely choose
+// the same one. The error wraps errFull, and says which network is full.
 func chooseFree(cfg subnet.Config, taken []*subnet.Lease, rnd *rand.Rand) (v4, v6 netip.Prefix, err error) {
 	occupied := make([]netip.Prefix, 0, 2*len(taken)+len(cfg.Underlay))
 	for _, l := range taken {
 		occupied = append(occupied, l.V4.Subnet, l.V6.Subnet)
 	}
-	for _, under := range cfg.Underlay { // our own addresses on the underlay, and networks that it reaches
-		if under.Bits() > cfg.NetworkOf(under.Addr()).Prefix.Bits() {
+	// The daemon has filled cfg.Underlay from the host's interface: its addresses, and the networks that it reaches
+	// without a gateway. candidate adds the addresses of other nodes if they may be inside the pod network.
+	for _, under := range cfg.Underlay {
+		if podNetwork := cfg.NetworkOf(under.Addr()); under.Bits() > podNetwork.Prefix.Bits() { // of the same family
 			occupied = append(occupied, under)
 		}
 	}

@@ -7,9 +7,10 @@
 // that cannot be read. Normally it is removed from the set at once. It is
 // retained, and traffic to it continues, in two cases: the store was replaced by
 // another or an older one (for replacedFor), or more peers were withdrawn within
-// the retention time than a cluster loses in normal operation (see Mass). A
-// retained peer is removed when its time is over, when another lease claims its
-// subnet or its public address, or when the operator accepts the withdrawal.
+// the retention time than a cluster loses in normal operation: more than three,
+// and more than 20 % of those that were there (see Mass). A retained peer is removed
+// when its time is over, when another lease claims its subnet or its public address,
+// or when the operator accepts the withdrawal.
 //
 // Anyone who can write to the store can write leases, so only usable leases decide
 // about all this: those that a subnet.Judge accepts, and that lose no conflict
@@ -69,21 +70,24 @@ type set struct {
 	judge  subnet.Judge
 
 	known     reconcile.CompactMap[string, entry]     // by name, what the store has, our own entry included
-	present   int                                     // number of peers in known with usable true; presentCount validates first
+	present   int                                     // number of peers in known with usable true, validated or not
 	unjudged  map[string]bool                         // names that judge has not validated; nil: all
 	withdrawn reconcile.CompactMap[string, *departed] // by name; normally empty
-	fresh     []*departed                             // those of withdrawn that the running call has added, until claims
+	fresh     []*departed                             // those of withdrawn that the running Apply has added; claims empties it
 	shrunk    bool                                    // the running call has withdrawn a peer
 	next      time.Time                               // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
 	losers    map[*subnet.Lease]bool                  // what lost returns, if resolved is true
-	resolved  bool
+	// resolved: losers is the result for the leases as they are. Whatever changes one that is used
+	// or withdrawn resets it, but not the withdrawal itself (see lost). It is true only while a
+	// peer is withdrawn: only then lost is called, and drop resets it.
+	resolved bool
 
 	// What Subnets returns. These slices are never modified.
 	leases   []*subnet.Lease
 	changes  []reconcile.Change[subnet.Lease] // the difference of leases to the call before
 	retained []*subnet.Retained
 	rejects  []subnet.Rejected
-	windows  string // the first name of a peer that runs Windows; "": none
+	windows  string // the least name of a peer that runs Windows, for a message; "": none
 
 	// What the running call has changed so far; finish applies it.
 	touched      map[string]shown // by name, what the set had there before the call
@@ -113,7 +117,7 @@ type shown struct {
 // is a mass withdrawal.
 //
 //	state     cause                                               action                        next state
-//	present   it loses a conflict                                 do not count it               present
+//	present   it loses a conflict                                 counts leaves it out          present
 //	present   missing in a store that replaced another            keep it for replacedFor       retained
 //	present   missing, deleted, unreadable or unusable            remove it, count it           departed
 //	present   the store has it with another configuration         -                             forgotten
@@ -130,7 +134,7 @@ type shown struct {
 // node with another configuration. departed and retained are entries in
 // set.withdrawn, which differ in the field retained. All other names are forgotten.
 // If the store has a lease under a forgotten name, which is not usable then, the
-// set has the lease, too, so that it is reported, and loses it without counting it.
+// set has the lease, too, so that it is reported. Its removal is no withdrawal.
 // Cause decides what is counted for Mass: departed peers and those retained for a
 // mass withdrawal, but not those of a replaced store. While a peer is retained, an
 // unusable lease under its name is not in the set, but reported.
@@ -160,10 +164,10 @@ func (s *set) SetJudge(j subnet.Judge) (changed bool) {
 	s.rejectsDirty = true // the unusable lease of a retained peer may have another reason now
 	for name, e := range s.known.All() {
 		was := e
-		if e, _ = s.validate(e.Entry); e == was {
+		if e, _ = s.validate(e.Entry); e == was { // invalid, ignored here, matters only when the store's entry changes
 			continue
 		}
-		s.known.Set(name, e)
+		s.known.Set(name, e) // All permits to set the value of a key that exists
 		if name == s.own {
 			continue
 		}
@@ -202,7 +206,7 @@ func (s *set) Apply(updates []Change, replaced bool, now time.Time) (changed boo
 			}
 		}
 	}
-	s.displace(claimants)
+	s.displace(claimants) // before retainMass: a peer whose subnet or address another lease has now is not counted
 	if s.shrunk {
 		s.retainMass()
 	}
@@ -233,6 +237,7 @@ func (s *set) SetOwn(own string) (changed bool) {
 	}
 	s.drop(own) // it may be retained as a peer
 	for _, name := range []string{s.own, own} {
+		// It need not be validated: count takes usable as it is, and counts the difference when that changes.
 		if e := s.entry(name); e != (entry{}) { // the zero entry: the store has nothing under the name
 			s.touch(name)
 			s.rejectsDirty, s.windowsDirty, s.resolved = true, true, false
@@ -299,7 +304,7 @@ func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *sub
 		return nil // most changes of a Node are heartbeats
 	}
 	old = s.judged(c.Name)
-	e, invalid := s.validate(c.Entry)
+	e, invalid := s.validate(c.Entry) // invalid: unreadable, or rejected by the judge for good
 	if (c.Deleted || invalid) && d != nil {
 		s.deleteRetained(d, now)
 	}
@@ -331,8 +336,9 @@ func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *sub
 		s.drop(c.Name)
 		s.resolved = s.resolved && !old.usable // the old lease takes part in conflicts no longer
 	case old.usable:
-		// The old lease still takes part in conflicts, see lost. An invalid entry in its place
-		// was written by somebody, so that the lease was not lost with a replaced store.
+		// The old lease, withdrawn now, still takes part in conflicts (see lost): so no other lease begins
+		// to win only because this one is missing. An invalid entry in its place was written by somebody,
+		// so that the lease was not lost with a replaced store.
 		s.withdraw(old.Entry, replaced && !invalid, now)
 	}
 	return nil // in all other cases, nobody used the old entry, nor does anybody use the new one

@@ -17,16 +17,17 @@ import (
 	"flannel/cmd/flannel-lab/cluster"
 )
 
-// Options are the command-line options.
+// Options are the command-line options. Parse checks the backend, the set and the number of
+// processes; a wrong guard, proxy mode or focus is only found by the program that gets it.
 type Options struct {
 	cluster  cluster.Options
 	backend  string // a type, or a JSON object
 	nftables bool   // EnableNFTables of the configuration
 	guard    string // its Guard; "": it has none
 	set      string // a key of sets
-	focus    string // regular expression that names must match behind that of the set; "": all of the set
+	focus    string // regular expression for the part of a name behind the match of the set's; "": any
 	procs    int    // processes that run tests at the same time
-	out      string // directory below which the results of each configuration have one; set by Run if ""
+	out      string // directory with a directory of results for each name(); set by Run if ""
 }
 
 // sets are the sets of tests: each selects them by a regular expression of their
@@ -37,7 +38,9 @@ var sets = map[string]string{
 }
 
 // left matches the names of tests that no set has. They need what the cluster does not
-// have, such as a cloud or SCTP in the kernel, or change the whole cluster.
+// have, such as a cloud, SCTP in the kernel or (CLOSE_WAIT) limits of connection tracking,
+// change the whole cluster, or take long ([Slow], mostly tests of load balancers). The table
+// in Documentation/conformance.md has the reason of each word.
 const left = `LoadBalancer|\[Serial\]|\[Disruptive\]|\[Slow\]|SCTP|CLOSE_WAIT|Provider:GCE|Feature:`
 
 // skip returns the regular expression of the names of tests that do not run. Of the tests
@@ -59,7 +62,7 @@ func (o *Options) flags() *flag.FlagSet {
 	f.StringVar(&o.cluster.ProxyMode, "proxy-mode", "iptables", "`mode` of kube-proxy: iptables or nftables")
 	f.StringVar(&o.set, "set", "conformance", "the tests: conformance, or network for all that this cluster can run")
 	f.StringVar(&o.focus, "focus", "", "run only tests of the set whose names match this `expression`")
-	f.IntVar(&o.procs, "procs", 8, "`number` of processes that run tests")
+	f.IntVar(&o.procs, "procs", 8, "`number` of processes that run tests") // the times in conformance.md are with 8
 	f.StringVar(&o.out, "out", "", "`directory` of the results (default: bin/conformance)")
 	f.StringVar(&o.cluster.BinDir, "bin", "", "`directory` of the programs (default: bin)")
 	return f
@@ -100,7 +103,9 @@ func (o Options) backendType() string {
 	return t
 }
 
-// name describes the configuration, as the name of a directory.
+// name describes the configuration, as the name of a directory. Other options of the backend
+// than its type, and the focus, are not in the name: Run replaces the results of the last run
+// with the same name.
 func (o Options) name() string {
 	words := []string{o.set, o.backendType(), o.cluster.ProxyMode}
 	if o.nftables {

@@ -33,7 +33,8 @@ type KubeProxy struct{ proc *machine.Process }
 func (o Options) kubeProxy() string    { return filepath.Join(o.BinDir, "kube-proxy") }
 func (o Options) kubeProxyExe() string { return filepath.Join(o.BinDir, "kube-proxy.exe") }
 
-// KubeProxyVersion returns the output of kube-proxy.exe --version.
+// KubeProxyVersion returns the output of kube-proxy.exe --version. n must be a
+// Windows node.
 func (n *Node) KubeProxyVersion(ctx context.Context) (string, error) {
 	out, err := n.RunProgram(ctx, n.lab.opts.kubeProxyExe(), "--version")
 	if err == nil && out.Status != 0 {
@@ -45,23 +46,28 @@ func (n *Node) KubeProxyVersion(ctx context.Context) (string, error) {
 
 // StartKubeProxy starts kube-proxy, or kube-proxy.exe on a Windows node, with
 // flags and those that both programs need. The program has the permissions that
-// kubeadm gives it. The lab must have been made with Options.Kube.
+// kubeadm gives it. The lab must have been made with Options.Kube. The program runs
+// until Kill, or until the lab is closed.
+//
+// Each node has network, mount and PID namespaces of its own. A Windows node is
+// simulated in such namespaces, and its programs run in Wine.
 func (n *Node) StartKubeProxy(ctx context.Context, flags ...string) (*KubeProxy, error) {
 	token, err := n.lab.Kube.proxyToken(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("make kube-proxy's account: %w", err)
 	}
-	kubeconfig, err := n.lab.Kube.Kubeconfig("", n.path(proxyToken)) // "": with the URL of the lab's server
+	kubeconfig, err := n.lab.Kube.Kubeconfig("", n.path(proxyToken)) // "": with the URL of the lab's server; path: C:\var\… on Windows
 	if err != nil {
 		return nil, err
 	}
-	err = n.Do(func() error {
+	err = n.Do(func() error { // in the node's namespaces, where these paths are the node's
 		return errors.Join(os.MkdirAll(proxyDir, 0o755), os.WriteFile(proxyToken, []byte(token), 0o600),
 			os.WriteFile(proxyKubeconfig, kubeconfig, 0o600))
 	})
 	if err != nil {
 		return nil, err
 	}
+	// --v=4: tests that fail print the log, which then has what kube-proxy does in HNS or in the kernel.
 	common := []string{"--v=4", "--hostname-override=" + n.Name, "--kubeconfig=" + n.path(proxyKubeconfig)}
 	cmd := n.kubeProxyCommand(append(common, flags...))
 	proc, err := machine.StartProcess(n.Machine, cmd, "kube-proxy.log")

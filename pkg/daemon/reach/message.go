@@ -15,7 +15,7 @@ import (
 //	5      length of the subnet
 //	6      family: 4 or 6
 //	7      0
-//	8-23   subnet of the sender, of IPv4 in the first four bytes
+//	8-23   subnet of the sender, in the family of the packet; of IPv4 in the first four bytes
 //	24-27  how long ago the sender last received a request of the receiver, in
 //	       milliseconds; all ones: never
 //	28-31  0
@@ -27,7 +27,7 @@ import (
 // the one that has the sender's address. The subnet tells requests of another network apart,
 // and the random number which request an answer is for.
 type message struct {
-	subnet netip.Prefix  // of the sender
+	subnet netip.Prefix  // of the sender, in the family of the packet
 	heard  time.Duration // ago; negative: never
 	token  uint64
 	// notForwarding is byte 40, which earlier versions ignore.
@@ -35,9 +35,11 @@ type message struct {
 }
 
 const (
-	headerLen  = 40
-	icmpLen    = 8
-	minBody    = 48             // of a small request (all but those of the MTU's size): up to byte 40 and seven more; shorter bodies are not ours
+	headerLen = 40
+	icmpLen   = 8
+	// minBody is the size of the body of a small request (all but those of the MTU's size): the bytes
+	// above and a few more. All versions ignore shorter bodies.
+	minBody    = 48
 	version    = 1              // requests of a peer with another one are ignored; answers repeat ours
 	neverHeard = math.MaxUint32 // in the place of an age
 )
@@ -94,7 +96,8 @@ func decode(b []byte) (m message, ok bool) {
 }
 
 // sizeOf returns the size of the body, in bytes, with which the packet to an address has
-// the size of the MTU.
+// the size of the MTU: that of pods, since such packets go to the peer's tunnel device or
+// bridge, as those of pods do. The headers of a tunnel come on top.
 func sizeOf(mtu int, to netip.Addr) int {
 	header := 20
 	if to.Is6() {

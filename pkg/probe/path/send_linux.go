@@ -30,8 +30,10 @@ func newToken() (t token) {
 	return t
 }
 
-// repeat calls send up to three times until there is an answer or the time is over, and
-// returns its last error; nil with an answer. The sniffer closes answered.
+// repeat calls send up to three times until there is an answer or the time is over. The
+// sniffer closes answered. The result is nil with an answer, and else the error of the last
+// send, which is nil, too, if that packet was sent: whether there was an answer, the caller
+// asks the watch (watch.test).
 func repeat(within time.Duration, answered <-chan struct{}, send func() error) (err error) {
 	for range attempts {
 		err = send()
@@ -44,8 +46,11 @@ func repeat(within time.Duration, answered <-chan struct{}, send func() error) (
 	return err
 }
 
-// frameSender sends VXLAN frames that it made by hand from and to the addresses of two
-// nodes, with a source port of its own.
+// frameSender sends VXLAN frames that it made by hand, if the path leads through a VXLAN
+// device. They leave without that device and the firewall rules for it, have whole checksums, and can
+// be for another MAC address than the lease says: for all, to find out who answers. So the
+// doctor can tell why packets of the kernel are not answered. Their outer source port is that
+// of conn, not one that the device would choose.
 type frameSender struct {
 	conn     *net.UDPConn // to the peer's public IP and the port of VXLAN
 	vni      uint32
@@ -69,7 +74,9 @@ func (s frameSender) echo(dst dataplane.MAC, t token) error {
 	return s.send(dst, s.etherType(), ipPacket(s.ownAddr, s.peerAddr, icmpOf(s.peerAddr), 64, m))
 }
 
-// syn sends the first packet of a TCP connection.
+// syn sends the first packet of a TCP connection from the port from, which a socket is bound
+// to, but no connection of the kernel has. So our kernel answers the peer's SYN-ACK by a reset,
+// which ends the connection there.
 func (s frameSender) syn(dst dataplane.MAC, from uint16) error {
 	m := syn(netip.AddrPortFrom(s.ownAddr, from), netip.AddrPortFrom(s.peerAddr, kubeletPort), mathrand.Uint32())
 	return s.send(dst, s.etherType(), ipPacket(s.ownAddr, s.peerAddr, unix.IPPROTO_TCP, 64, m))
@@ -84,7 +91,7 @@ func (s frameSender) etherType() uint16 {
 }
 
 // connection is a TCP connection that the kernel opens. Its port is known before the
-// first packet is sent, so that a watch can look for it.
+// first packet is sent, so that the sniffer can be told to look for the port (a watch).
 type connection struct {
 	fd   int
 	from netip.AddrPort // the address and the port that it is bound to
@@ -159,7 +166,8 @@ func hostAnswersUDP(within time.Duration, addr netip.Addr) bool {
 	return false
 }
 
-// sendRaw sends a packet with its own IP header.
+// sendRaw sends a packet with its own IP header. planDirect needs that for a source address of
+// a pod, which the host does not have. rawSocket connects the socket to dst.
 func sendRaw(dst netip.Addr, packet []byte) error {
 	fd, err := rawSocket(dst, unix.IPPROTO_RAW) // includes IP_HDRINCL
 	if err != nil {

@@ -7,6 +7,10 @@ import (
 
 // Errors of HNS, of the IP stack and of other services, for errors.Is. They are derived from the code, since the texts
 // are localized. ErrTimeout is from Client, CategoryClient and FirewallClient, whose calls have a limit.
+//
+// After ErrUnavailable and ErrTimeout, the driver (pkg/windows) waits for the service. It takes any other error for a
+// refusal of the request. Of a refused entry for a peer, it says so in the peer's status, except with ErrUnsupported:
+// that is about this Windows, and not about the entry.
 var (
 	ErrNotFound     = errors.New("not found")
 	ErrExists       = errors.New("already exists")
@@ -53,7 +57,7 @@ const (
 	ObjectExists         Code = 0x80071392 // of routes and addresses
 	serviceDisabled      Code = 0x80070422
 	serviceNotActive     Code = 0x80070426
-	serviceMissing       Code = 0x80070424 // the feature Containers is not installed
+	serviceMissing       Code = 0x80070424 // the feature Containers is not installed: the driver waits until it is
 	RPCServerUnavailable Code = 0x800706ba
 	rpcServerTooBusy     Code = 0x800706bb
 	RPCCallFailed        Code = 0x800706be
@@ -62,7 +66,9 @@ const (
 	NoSuchFunction       Code = 0x8007007f
 )
 
-// meanings are the errors above that codes mean. A code that is not here has only its number and text.
+// meanings are the errors above that codes mean. A code that is not here has only its number and text. An older HNS has
+// InvalidPolicyType and InvalidNetworkType for a type that it does not know. InvalidPolicy and InvalidParameter are about
+// values; callers that react to them compare the Code.
 var meanings = map[Code]error{
 	NetworkNotFound: ErrNotFound, EndpointNotFound: ErrNotFound, PolicyNotFound: ErrNotFound, portNotFound: ErrNotFound,
 	AdapterNotFound: ErrNotFound, NetAdapterNotFound: ErrNotFound, ElementNotFound: ErrNotFound,
