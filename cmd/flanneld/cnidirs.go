@@ -34,7 +34,7 @@ type cniDirs struct {
 	Problem string `json:"problem,omitempty"`
 
 	bins []string              // all directories of plugins, in the order in which containerd searches them; Bin is the first
-	from install.ContainerdCNI // as found; what decides (Sources, LookAgain) is set also with an error
+	from install.ContainerdCNI // of FindContainerd; Sources and LookAgain are set also with its error
 	err  error                 // containerd's configuration cannot be used
 }
 

@@ -29,7 +29,8 @@ const pollGoneDir = 10 * time.Millisecond
 // The channel receives one value for any number of changes, and none after ctx has
 // ended; it is never closed. If the system has no notifications left (Linux limits
 // them per user), Watch polls every second. Of a directory, only new and deleted
-// entries are changes, and Watch may notice them after a second.
+// entries are changes, and Watch may notice them after a second. Without paths, Watch
+// watches nothing.
 func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
 	w := &watch{dirs: map[string]*watchedDir{}, files: map[string]fs.FileInfo{}, changed: make(chan struct{}, 1)}
 	for _, path := range paths {
@@ -39,7 +40,9 @@ func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
 		}
 		w.files[full], w.dirs[filepath.Dir(full)] = nil, &watchedDir{}
 	}
-	w.start(ctx)
+	if len(paths) > 0 {
+		w.start(ctx)
+	}
 	return w.changed, nil
 }
 

@@ -99,11 +99,17 @@ func closed(t *testing.T, dir string, files int) {
 	})
 }
 
-// Any number of paths costs one watcher, and each change is noticed, whatever happens to
+// Any number of paths costs one watcher, no path none, and each change is noticed, whatever happens to
 // the directories of others.
 func TestWatchManyPaths(t *testing.T) {
 	dir := t.TempDir()
 	before := openFiles(t, dir)
+	if _, err := Watch(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := openFiles(t, dir); n > before {
+		t.Fatalf("%d files are open for no path, and %d before", n, before)
+	}
 	one, cancel := context.WithCancel(t.Context())
 	if _, err := Watch(one, filepath.Join(dir, "0")); err != nil {
 		t.Fatal(err)

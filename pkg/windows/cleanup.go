@@ -20,7 +20,8 @@ import (
 // and pace.DHCP): the next run of the daemon restores what is missing then. With networks
 // on several adapters, it waits so before it deletes those of the next adapter. It also
 // waits until HNS may create a network again, because the next program may be
-// flanneld prepare. If networks, routes or the journal cannot be read, it removes nothing. If
+// flanneld prepare. A route of ours that Windows refuses to delete is an error, and so is a
+// journal that cannot be written: the next run would restore such routes. If networks, routes or the journal cannot be read, it removes nothing. If
 // the journal can be read, and is not one of flanneld, it removes what it can recognize
 // without the journal, and returns an error.
 func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
@@ -63,7 +64,7 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 				}
 			}
 		}
-		errs = append(errs, d.waitRestored(ctx), d.waitSettled(ctx))
+		errs = append(errs, d.waitRestored(ctx), d.waitSettled(ctx), d.hostConfig.WriteSettled())
 		if errors.Join(errs...) == nil && !d.hostConfig.HasSnapshot() {
 			errs = append(errs, d.hostConfig.Forget())
 		}

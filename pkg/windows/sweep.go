@@ -93,18 +93,17 @@ func (s *sweeper) look(ctx context.Context, network, name string) error {
 			continue
 		}
 		e, err := s.client.Endpoint(ctx, id)
-		if err != nil && isRefusal(err) { // or it is gone
-			continue
-		} else if err != nil {
-			return err
-		}
-		if e.Remote || !strings.EqualFold(e.Network, network) {
+		if err == nil && (e.Remote || !strings.EqualFold(e.Network, network)) {
 			others[id] = true
 			continue
 		}
-		gone, err := s.abandoned(ctx, e, name, exists)
+		gone := false
+		if err == nil {
+			gone, err = s.abandoned(ctx, e, name, exists)
+		}
 		switch {
-		case err != nil && isRefusal(err): // it stays
+		case err != nil && isRefusal(err): // the endpoint stays, unless somebody has just deleted it
+			s.opts.Log.Debug("could not find out whether the pod of an endpoint is gone", "endpoint", id, "error", err)
 		case err != nil:
 			return err
 		case gone && s.suspects[id]:

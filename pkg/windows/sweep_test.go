@@ -2,6 +2,7 @@ package windows
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -163,10 +164,12 @@ func TestSweepUnknown(t *testing.T) {
 	}
 }
 
-// An endpoint that HNS refuses to show, whatever the code, does not keep that of another pod.
+// An endpoint that HNS refuses to show, whatever the code, does not keep that of another pod, and the log says so.
 func TestSweepBesideUnreadable(t *testing.T) {
 	for _, fault := range []hnstest.Fault{{Func: "HcnOpenEndpoint", Code: hns.InvalidParameter}, {Func: "HNSCall", Code: hns.InvalidParameter}, {Func: "HcnOpenEndpoint", Code: hns.RequestUnsupported}} {
 		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{ForgetNamespace: true}, func(w *windows) {
+			w.opts.Log = slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			w.restart()
 			w.bring(time.Minute)
 			w.m.Admin().AddNamespace()
 			for i, name := range []string{"a_flannel.4096", "odd_flannel.4096", "z_flannel.4096"} {
@@ -185,6 +188,9 @@ func TestSweepBesideUnreadable(t *testing.T) {
 			w.looks(3)
 			if got := w.endpoints(); !slices.Equal(got, []string{"odd_flannel.4096"}) {
 				t.Errorf("%+v: %q", fault, got)
+			}
+			if w.log.Count("endpoint="+fault.Match) == 0 {
+				t.Errorf("%+v: logged\n%s", fault, w.log)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"flannel/internal/test/hnstest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
 
@@ -163,4 +164,37 @@ func TestPeersWhileNotSaved(t *testing.T) {
 			}
 		})
 	}
+}
+
+// On a host with DHCP and without a cable, cleanup does not wait for the addresses, and what it could not write of the routes
+// to peers is an error: the next run would restore them.
+func TestCleanupWhileNotSaved(t *testing.T) {
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{Outage: -1}, func(w *windows) {
+		admin, path := w.m.Admin(), w.opts.journalPath()
+		a := admin.Adapter("Ethernet")
+		peer := hostconfig.SavedRoute{Dst: netip.MustParsePrefix("10.244.9.0/24"), NextHop: netip.MustParseAddr("10.99.0.9"), Metric: 256}
+		saved := hostconfig.Snapshot{Written: time.Now(), Adapter: a.Name, GUID: a.GUID, MAC: a.MAC, DHCP: true,
+			Addresses: []hostconfig.SavedAddress{{Prefix: hnstest.HostAddr}}, Routes: []hostconfig.SavedRoute{peer}}
+		if err := errors.Join(admin.Configure("Ethernet", hns.Persistent{DHCP: true}), admin.SetUp("Ethernet", false),
+			hostconfig.WriteJournal(path, hostconfig.Journal{Snapshot: &saved})); err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
+		if err := loop(path); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.cleanup(w.t.Context(), w.state.Networks, false); err == nil {
+			t.Error("cleanup could not write the journal, and returns no error")
+		}
+		if err := read(path); err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
+		if _, err := w.cleanup(w.t.Context(), w.state.Networks, false); err != nil {
+			t.Error(err)
+		}
+		if j, err := hostconfig.ReadJournal(path); err != nil || j.Snapshot == nil || len(j.Snapshot.Routes) > 0 {
+			t.Errorf("the journal has %+v, %v", j.Snapshot, err)
+		}
+	})
 }

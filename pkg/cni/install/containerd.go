@@ -30,12 +30,12 @@ type ContainerdCNI struct {
 	Conf   ContainerdSetting // has one directory
 	Bin    ContainerdSetting // has at least one
 	// Sources are the files and directories that were read for this, or were missing;
-	// a later ReadContainerd has the same result unless one of them changes. They are also set
-	// with an error of ReadContainerd.
+	// a later ReadContainerd has the same result unless one of them changes. ReadContainerd
+	// sets them also with an error.
 	Sources []string
 	// LookAgain is the time after which FindContainerd may have another result although no
-	// source has changed: on Windows, the registry decides, too. 0: never. It is also set with
-	// an error.
+	// source has changed: on Windows, the registry decides, too. 0: never. FindContainerd
+	// sets it also with an error, and ReadContainerd never.
 	LookAgain time.Duration
 }
 

@@ -54,7 +54,7 @@ func TestFind(t *testing.T) {
 			}
 		})
 	}
-	if got, err := FindContainerd(); !errors.Is(err, ErrNoContainerd) || got.LookAgain <= 0 { // Wine has none; it may be registered later
+	if got, err := FindContainerd(); got.LookAgain <= 0 { // also without a service, which may be registered later
 		t.Errorf("the machine's own: %+v, %v", got, err)
 	}
 	if got, err := findService(`SOFTWARE\flannel-test-none`); !errors.Is(err, ErrNoContainerd) {

@@ -84,10 +84,12 @@ func (k *Keeper) awaitOther(physical hns.Adapter, adapters []hns.Adapter) error 
 	return err
 }
 
-// SetPodNetworks removes the routes into the pod networks from the snapshots: peers come
-// and go. Until it is called, routes to peers that an earlier run left on the adapter
-// look like those of any program. Driver.Apply calls it in each pass, and restoring one of
-// them would undo what Apply deletes, so the change counts also if it cannot be written.
+// SetPodNetworks removes the routes by a gateway into the pod networks from the snapshots:
+// peers come and go. Until it is called, routes to peers that an earlier run left on the
+// adapter look like those of any program. Driver.Apply calls it in each pass, and cleanup
+// before it deletes these routes. Restoring one would undo that, or bring back a route that
+// Windows refused to delete and that was lost with the network. So the change counts also if
+// it cannot be written.
 func (k *Keeper) SetPodNetworks(pods []netip.Prefix) {
 	k.lock()
 	defer k.mu.Unlock()

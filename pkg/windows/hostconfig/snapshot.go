@@ -90,10 +90,13 @@ func (s *Snapshot) isLease(a hns.Address) bool {
 	return len(s.static()) > 0 && a.Prefix.Addr().Is4() && !a.Manual
 }
 
-// without returns a copy that lacks the routes into some networks.
+// without returns a copy that lacks the routes by a gateway into some networks. flanneld makes
+// no other routes into the pod networks, so on-link ones are of other programs, and stay.
 func (s *Snapshot) without(networks []netip.Prefix) *Snapshot {
 	c := *s
-	c.Routes = slices.DeleteFunc(slices.Clone(s.Routes), func(r SavedRoute) bool { return dataplane.Inside(r.Dst, networks) })
+	c.Routes = slices.DeleteFunc(slices.Clone(s.Routes), func(r SavedRoute) bool {
+		return !r.NextHop.IsUnspecified() && dataplane.Inside(r.Dst, networks)
+	})
 	return &c
 }
 
