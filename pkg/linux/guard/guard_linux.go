@@ -140,7 +140,8 @@ func (g *Guard) tables() dataplane.Tables {
 	return append(append(g.peers.networks.tables(), g.pods), g.peers.senders.tables()...)
 }
 
-// Relist makes the next Apply read everything again, for a resync.
+// Relist makes the next Apply find the interfaces of pods again, and read the table if nf_tables has
+// changed since the last check, for a resync.
 func (g *Guard) Relist() { g.relist = true; g.podsStale.Store(true) }
 
 // Reset makes the guard want no peers. All paths are put again before the next Apply.

@@ -92,17 +92,31 @@ func TestNotificationOutvotesGeneration(t *testing.T) {
 	})
 }
 
-// Sets that no rule looks at are made again: without tunnels, none looks at those of nodes.
-func TestDeletedSet(t *testing.T) {
+// What no rule looks at, and somebody has deleted, is made again: without tunnels, the sets of nodes; of rules that
+// drop, the sets of outsiders; of rules that count, the counters of what is dropped; of all, that of nodes that have joined.
+func TestDeletedObjects(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		l := newLink(t)
-		g, c := l.guard(paths...), Config{}
-		l.apply(g, c)
-		nft(t, "delete set inet flannel-guard nodes4")
-		g.changed()
-		l.apply(g, c)
-		if text := nft(t, "list table inet flannel-guard"); !strings.Contains(text, "set nodes4 ") {
-			t.Errorf("the set is not there:\n%s", text)
+		counts, drops := Config{Outer: overVXLAN}, Config{Outer: overVXLAN, Enforce: true, Trial: 1} // 1 ns: the second Apply ends it
+		for what, c := range map[string]Config{
+			"set inet flannel-guard nodes4":                     {},
+			"set inet flannel-guard outsiders4":                 drops,
+			"counter inet flannel-guard " + droppedBy(outsider): counts,
+			"counter inet flannel-guard " + joinedBy(outsider):  counts,
+		} {
+			l := &link{t: t}
+			g := l.guard(paths...)
+			l.apply(g, c)
+			l.apply(g, c)
+			nft(t, "delete "+what)
+			g.changed()
+			l.apply(g, c)
+			nft(t, "list "+what)
+			if enforces, _, _ := g.Enforces(); enforces != c.Enforce {
+				t.Errorf("%s: the rules drop: %t", what, enforces)
+			}
+			if err := errors.Join(g.Apply(t.Context(), dataplane.Options{}, nil, nil), g.Close()); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
 		}
 	})
 }

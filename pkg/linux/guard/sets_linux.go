@@ -326,6 +326,28 @@ func (e element) write(m rtnetlink.Message) rtnetlink.Message {
 	return m.Attr(unix.NFTA_DATA_VALUE, key)
 }
 
+// isComplete reports whether the table has all that prepare makes. Somebody can delete what no rule looks at,
+// such as the counters of what is dropped while the rules only count. The table must exist.
+func (g *Guard) isComplete() (bool, error) {
+	sets, err := g.conn.GetSets(g.table)
+	if err != nil {
+		return false, fmt.Errorf("list the sets of table %s: %w", g.table.Name, err)
+	}
+	counted, err := g.counts.read(g.table)
+	if err != nil {
+		return false, fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
+	}
+	hasSet := func(name string) bool {
+		return slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == name })
+	}
+	for _, name := range counterNames() {
+		if _, exists := counted[name]; !exists {
+			return false, nil
+		}
+	}
+	return !slices.ContainsFunc(fixedSets, func(name string) bool { return !hasSet(name) }), nil
+}
+
 // setsOf returns the names of the sets that the rules look at, which nobody can delete.
 func setsOf(rules []*nftables.Rule) (names []string) {
 	for _, r := range rules {

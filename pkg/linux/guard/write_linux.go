@@ -55,6 +55,10 @@ func (g *Guard) check(o dataplane.Options) error {
 		return err
 	}
 	inForce, err := g.inForce()
+	isComplete := true
+	if err == nil && inForce && g.config != nil {
+		isComplete, err = g.isComplete()
+	}
 	if err != nil {
 		return err
 	}
@@ -65,7 +69,7 @@ func (g *Guard) check(o dataplane.Options) error {
 	}
 	if g.config == nil {
 		g.trial.passed = g.trial.passed || dropping // rules of an earlier run that drop had passed their trial
-	} else if !inForce || !slices.Equal(handlesOf(rules), g.rules) {
+	} else if !inForce || !isComplete || !slices.Equal(handlesOf(rules), g.rules) {
 		g.config = nil
 		g.log.Info("repairing the guard's rules, somebody else has changed them", "table", g.table.Name)
 		o.Repairs.Count("guard-rules", 1) // a label of the metric of repairs
