@@ -245,6 +245,10 @@ func TestFailedPodLeavesNothing(t *testing.T) {
 	if left != "" {
 		t.Errorf("left: %s", left)
 	}
+	must(t, n.WriteFile(config, `{"cniVersion": "0.3.1", "name": "test", "plugins": [{"type": "absent"}]}`)) // DEL fails, too
+	if p, err := n.AddPod(ctx, "a"); err == nil {
+		t.Fatalf("ADD succeeded: %v", p)
+	}
 	chain("arp_notify")
 	p, err := n.AddPod(ctx, "a")
 	must(t, err)

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -52,8 +53,8 @@ var podName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,40}[a-z0-9])?$`)
 // (/run/netns/NAME in the node), then ADD with the plugin chain in
 // /etc/cni/net.d. It fails if flanneld has not written subnet.env. The gateway of a
 // node's first IPv6 pod answers only when duplicate address detection is over,
-// after about two seconds. AddPod waits for that. After an error it calls DEL, as runtimes
-// do, and nothing of the pod is left.
+// after about two seconds. AddPod waits for that. After an error of ADD it calls DEL, as
+// runtimes do, and deletes the namespace.
 func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	if !podName.MatchString(name) {
 		return nil, fmt.Errorf("pod name %q: only a-z, 0-9, dots and dashes are allowed", name)
@@ -70,7 +71,10 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 		return nil, fmt.Errorf("create the network namespace: %w", err)
 	}
 	if err := join(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("pod %s on %s: %w", name, n.Name, err), p.remove(ctx))
+		err = fmt.Errorf("pod %s on %s: %w", name, n.Name, err)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute) // also if the caller gave up
+		defer cancel()
+		return nil, errors.Join(err, n.Do(func() error { return p.del(ctx) }), p.deleteNetns(ctx))
 	}
 	n.lab.podsMu.Lock()
 	defer n.lab.podsMu.Unlock()
@@ -80,26 +84,35 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 
 // makeNetns creates the network namespace of the pod and opens it.
 func (p *Pod) makeNetns(ctx context.Context) error {
-	for _, command := range []string{"netns add " + p.Name, "-n " + p.Name + " link set lo up"} {
-		if _, err := p.Node.Run(ctx, append([]string{"ip"}, strings.Fields(command)...)...); err != nil {
-			return err
-		}
-	}
-	return p.Node.Do(func() error {
-		f, err := os.Open(p.netns)
-		if err == nil {
-			p.Namespaces = p.Node.WithNet(f)
-		}
+	if _, err := p.Node.Run(ctx, "ip", "netns", "add", p.Name); err != nil {
 		return err
-	})
+	}
+	_, err := p.Node.Run(ctx, "ip", "-n", p.Name, "link", "set", "lo", "up")
+	if err == nil {
+		err = p.Node.Do(func() error {
+			f, err := os.Open(p.netns)
+			if err == nil {
+				p.Namespaces = p.Node.WithNet(f)
+			}
+			return err
+		})
+	}
+	if err != nil {
+		_, deleteErr := p.Node.Run(context.WithoutCancel(ctx), "ip", "netns", "delete", p.Name)
+		return errors.Join(err, deleteErr)
+	}
+	return nil
 }
 
+// deleteNetns deletes the network namespace of the pod and closes its file.
 func (p *Pod) deleteNetns(ctx context.Context) error {
 	if p.Node.Windows != nil {
 		return p.deleteCompartment()
 	}
-	_, err := p.Node.Run(ctx, "ip", "netns", "delete", p.Name)
-	return err
+	if _, err := p.Node.Run(ctx, "ip", "netns", "delete", p.Name); err != nil {
+		return err
+	}
+	return p.Files()[0].Close() // the pod's network; the other files belong to the node
 }
 
 // join calls ADD, and waits for an IPv6 gateway.
@@ -211,25 +224,16 @@ func (p *Pod) del(ctx context.Context) error {
 
 // Delete runs the plugins' DEL and removes the network namespace.
 func (p *Pod) Delete(ctx context.Context) error {
-	if err := p.remove(ctx); err != nil {
+	if err := p.Node.Do(func() error { return p.del(ctx) }); err != nil { // the namespace is still there
+		return err
+	}
+	if err := p.deleteNetns(ctx); err != nil {
 		return err
 	}
 	p.Node.lab.podsMu.Lock()
 	defer p.Node.lab.podsMu.Unlock()
 	delete(p.Node.pods, p.Name)
 	return p.Node.lab.writeHosts()
-}
-
-// remove calls DEL, deletes the network namespace and closes its file. After an error of
-// DEL, the namespace is still there.
-func (p *Pod) remove(ctx context.Context) error {
-	if err := p.Node.Do(func() error { return p.del(ctx) }); err != nil {
-		return err
-	}
-	if err := p.deleteNetns(ctx); err != nil || p.Node.Windows != nil {
-		return err
-	}
-	return p.Files()[0].Close() // the pod's network; the other files belong to the node
 }
 
 // IP returns the pod's IPv4 address, or its IPv6 address if it has no IPv4.
