@@ -87,18 +87,19 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 }
 
 // readFilters reads what the reverse path filter does on the devices on which answers arrived,
-// and how many packets it dropped since the counter was before; unknown: why before could not be
+// and how many packets it dropped since the counter was before; unread: why before could not be
 // read, or nil. If an answer was lost on this node, and it cannot be read whether the filter
-// dropped it, this becomes the Problem.
-func (r *run) readFilters(before int, unknown error) {
+// dropped it, this becomes the Problem. The filter did not if it is off, or dropped nothing.
+func (r *run) readFilters(before int, unread error) {
 	if r.addr.Is6() { // IPv6 has neither rp_filter nor this counter
 		return
 	}
 	after, err := reversePathFiltered()
-	if unknown = cmp.Or(unknown, err); unknown == nil {
+	if unread = cmp.Or(unread, err); unread == nil {
 		r.ReversePath = after - before
 	}
 	lostOn := r.LostOn()
+	var failed error // of the filter of lostOn
 	r.Filters = map[string]int{}
 	for _, test := range []doctor.PathTest{r.Inner, r.Frame, r.Broadcast, r.OfPod} {
 		for _, device := range test.Arrived {
@@ -106,12 +107,17 @@ func (r *run) readFilters(before int, unknown error) {
 			if err == nil {
 				r.Filters[device] = value
 			} else if device == lostOn {
-				unknown = cmp.Or(unknown, err)
+				failed = err
 			}
 		}
 	}
-	if lostOn != "" && unknown != nil {
-		r.Problem = unknown.Error()
+	filter, known := r.Filters[lostOn]
+	if known { // from another test, if one could not read it
+		failed = nil
+	}
+	ruledOut := unread == nil && r.ReversePath == 0 || known && filter == 0
+	if lostOn != "" && !ruledOut {
+		r.Problem = errorText(cmp.Or(unread, failed))
 	}
 }
 
