@@ -65,6 +65,8 @@ func (w *podWatcher) run(ctx context.Context) {
 // In the directory PodResults, the container runtime keeps a file, the result of the CNI
 // plugin, for each pod that it has connected. It removes the file when the pod ends.
 func (w *podWatcher) look(ctx context.Context, network, name string) error {
+	suspects := w.suspects
+	w.suspects = nil // if this look fails, the next one has no look before it
 	all, err := hns.ReadPods(w.opts.PodResults)
 	if err != nil {
 		return err
@@ -79,12 +81,11 @@ func (w *podWatcher) look(ctx context.Context, network, name string) error {
 	var candidates []hns.Pod
 	if len(pods) > 0 {
 		if candidates, err = w.candidates(ctx, network, pods); err != nil {
-			w.suspects = nil // two looks in a row
 			return err
 		}
 	}
 	lost := slices.DeleteFunc(slices.Clone(candidates), func(p hns.Pod) bool {
-		return !slices.ContainsFunc(w.suspects, func(s hns.Pod) bool { return s.Sandbox == p.Sandbox })
+		return !slices.ContainsFunc(suspects, func(s hns.Pod) bool { return s.Sandbox == p.Sandbox })
 	})
 	w.suspects = candidates
 	names := hns.PodNames(lost)

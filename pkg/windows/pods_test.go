@@ -139,6 +139,39 @@ func TestPodsRemovedByTheRuntime(t *testing.T) {
 	})
 }
 
+// A look that fails ends a row of looks: a pod is named when two looks after the failed one find it lost.
+func TestPodsLostInTwoLooksInARow(t *testing.T) {
+	for _, unread := range []string{"pods", "namespaces"} {
+		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+			w.bring(time.Minute)
+			w.opts.PodResults = w.opts.StateDir // this driver was created before, and runs no podWatcher
+			w.m.Admin().AddNamespace()
+			_, file := w.runPod("flannel.4096", "lost", 11)
+			if err := w.m.Admin().DeleteEndpoint("lost_flannel.4096"); err != nil {
+				t.Fatal(err)
+			}
+			watcher, network := podWatcher{Driver: w.Driver}, w.observed.Load()
+			look := func(results string, fails bool, want ...string) {
+				w.Driver.opts.PodResults = results
+				if err := watcher.look(w.t.Context(), network.pods, network.name); (err != nil) != fails {
+					t.Errorf("%s: %v", unread, err)
+				}
+				w.wantLost(unread, want...)
+			}
+			look(w.opts.PodResults, false)
+			if unread == "pods" {
+				look(file, true) // not a directory
+			} else {
+				w.m.Fail(hnstest.Fault{Func: "HcnEnumerateNamespaces", Code: hns.RPCCallFailed})
+				look(w.opts.PodResults, true)
+				w.m.Heal()
+			}
+			look(w.opts.PodResults, false)
+			look(w.opts.PodResults, false, "default/lost")
+		})
+	}
+}
+
 // After a change to a backend without an HNS network, nothing is named and nothing causes passes.
 func TestNoNetworkIsQuiet(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
