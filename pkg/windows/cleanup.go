@@ -21,8 +21,9 @@ import (
 // on several adapters, it waits so before it deletes those of the next adapter. It also
 // waits until HNS may create a network again, because the next program may be
 // flanneld prepare. A route of ours that Windows refuses to delete is an error, and so is a
-// journal that cannot be written: the next run would restore such routes. If networks, routes or the journal cannot be read, it removes nothing. If
-// the journal can be read, and is not one of flanneld, it removes what it can recognize
+// journal that cannot be written: its snapshot may still list routes to peers, which the next
+// run would restore. If networks, routes or the journal cannot be read, it removes nothing.
+// If the journal can be read, and is not one of flanneld, it removes what it can recognize
 // without the journal, and returns an error.
 func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	if d.networks, err = d.client.Networks(ctx); err != nil {

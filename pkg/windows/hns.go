@@ -239,9 +239,9 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 // is about this Windows, and not about one entry.
 func isPathsFault(err error) bool { return isRefusal(err) && !errors.Is(err, hns.ErrUnsupported) }
 
-// isRefusal reports whether an error is another one than that HNS or the IP stack did not
-// answer. It returns true for nil, too. A request that was refused, with whatever code, has
-// no effect later; one without an answer may have.
+// isRefusal reports whether HNS or the IP stack answered: false for a timeout, an unavailable
+// service, and a context that ended; true for every other error, and for nil. A refused
+// request has no effect later; one without an answer may have.
 func isRefusal(err error) bool {
 	return !errors.Is(err, hns.ErrTimeout) && !errors.Is(err, hns.ErrUnavailable) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)

@@ -182,7 +182,7 @@ func (k *Keeper) update(change func(*Journal)) error {
 	return nil
 }
 
-// leaveOut removes the routes into some networks from the snapshot.
+// leaveOut removes the routes by a gateway into some networks from the snapshot.
 func (j *Journal) leaveOut(networks []netip.Prefix) {
 	if j.Snapshot != nil {
 		j.Snapshot = j.Snapshot.without(networks)

@@ -109,7 +109,7 @@ type Keeper struct {
 	staticStored    bool      // storeStatic has written for the snapshot
 	dhcpOff         int       // index of the adapter whose DHCP was turned off, until Windows obeys; 0: none
 	lastWarning     string
-	pods            []netip.Prefix // routes into these networks are not saved: peers come and go
+	pods            []netip.Prefix // routes by a gateway into these networks are not saved: peers come and go
 	category        categoryKeeper // guarded by its turn instead of mu; the saved category in the journal is guarded by mu
 }
 

@@ -96,7 +96,7 @@ func (k *Keeper) SetPodNetworks(pods []netip.Prefix) {
 	if slices.Equal(k.pods, pods) || !k.begun { // the next call knows the snapshot
 		return
 	}
-	k.pods = slices.Clone(pods) // Save and update leave routes into them out from now on
+	k.pods = slices.Clone(pods) // from now on, Save and update leave out routes by a gateway into them
 	if k.good != nil {
 		k.good = k.good.without(pods)
 	}
