@@ -2,7 +2,6 @@ package windows
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -83,8 +82,10 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 	if save.request != "" {                                                         // "": the journal has these settings
 		err = d.tries.try(save, d.hostConfig.SaveGood)
 	}
-	d.leave(errors.Join(err, d.hostConfig.WriteSettled()), causeJournal,
-		"could not save the host's settings, which are compared after the next boot, will retry")
+	if err == nil { // else it would be the same error again
+		err = d.hostConfig.WriteSettled()
+	}
+	d.leave(err, causeJournal, "could not write what is known of the host's settings, will retry")
 	return nil
 }
 

@@ -154,6 +154,9 @@ func TestPeersWhileNotSaved(t *testing.T) {
 			if changed := w.changed(); changed != "" {
 				t.Errorf("%s: changed\n%s", kind, changed)
 			}
+			if n := w.log.Count("level=WARN", "cause="+causeJournal); n != 1 { // the last good settings cannot be saved either, by now
+				t.Errorf("%s: it says %d times that the journal cannot be written:\n%s", kind, n, w.log)
+			}
 			if err := read(path); err != nil {
 				t.Fatal(err)
 			}
