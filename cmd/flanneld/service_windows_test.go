@@ -159,35 +159,11 @@ func installsAndStarts(t *testing.T, config service.Config) {
 			t.Errorf("start for %s says %q, %v", c.node, &said, err)
 		}
 		said.Reset()
-		if err := service.Control(t.Context(), "status", config, &said); err != nil || logtest.Names(said.String(), "former") == c.start {
+		if err := service.Control(t.Context(), "status", config, &said); err != nil || logtest.Names(said.String(), "changed") == c.start {
 			t.Errorf("status for %s says %q, %v", c.node, &said, err)
 		}
 		process = now.ProcessId
 	}
-	config.Env[0], config.Start = "NODE_NAME=w4", true
-	if err := service.Control(t.Context(), "install", config, forgetsProcess{t}); err != nil {
-		t.Errorf("install, with a process that was not marked: %v", err)
-	}
-	if now := serviceStatus(t); now.State != svc.Running || now.ProcessId == process {
-		t.Errorf("install, with a process that was not marked: %+v, the process was %d", now, process)
-	}
-}
-
-// forgetsProcess is the output of an install that does not know which process has former settings, as if the process had
-// been started after install had looked for one, and before it prints that the service is changed.
-type forgetsProcess struct{ t *testing.T }
-
-func (f forgetsProcess) Write(text []byte) (int, error) {
-	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.SET_VALUE)
-	if err != nil {
-		f.t.Error(err)
-		return 0, err
-	}
-	defer key.Close()
-	if err := key.DeleteValue("OutdatedProcess"); err != nil && !errors.Is(err, registry.ErrNotExist) {
-		f.t.Error(err)
-	}
-	return len(text), nil
 }
 
 // serviceStatus is what the service manager has of the service.

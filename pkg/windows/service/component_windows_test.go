@@ -22,10 +22,12 @@ import (
 	"flannel/pkg/file"
 )
 
-// TestMain lets the test program be a component: --windows-service runs it as a service, --stay until it is killed, with a
-// line on stdout, --fail ends it at once.
+// TestMain lets the test program be a component: --windows-service runs it as a service, which with a file as the next
+// argument is starting until the file exists, --stay until it is killed, with a line on stdout, --fail ends it at once.
 func TestMain(m *testing.M) {
 	switch args := os.Args[1:]; {
+	case len(args) == 2 && args[0] == "--windows-service" && filepath.IsAbs(args[1]):
+		_ = svc.Run("", idle{waitsFor: args[1]})
 	case slices.Contains(args, "--windows-service"):
 		_ = svc.Run("", idle{}) // the status of the service says whether it runs
 	case slices.Contains(args, "--stay"):
@@ -39,9 +41,13 @@ func TestMain(m *testing.M) {
 }
 
 // idle is a service that only runs.
-type idle struct{}
+type idle struct{ waitsFor string } // a file, until which it is starting; "": none
 
-func (idle) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (bool, uint32) {
+func (i idle) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (bool, uint32) {
+	status <- svc.Status{State: svc.StartPending}
+	for _, err := os.Stat(i.waitsFor); i.waitsFor != "" && err != nil; _, err = os.Stat(i.waitsFor) {
+		time.Sleep(10 * time.Millisecond)
+	}
 	status <- svc.Status{State: svc.Running, Accepts: svc.AcceptStop}
 	for r := range requests {
 		if r.Cmd == svc.Stop {

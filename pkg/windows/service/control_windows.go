@@ -22,11 +22,10 @@ func Control(ctx context.Context, verb string, config Config, out io.Writer) err
 	var err error
 	switch verb {
 	case "install":
-		changed := false
-		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) (err error) { changed, err = install(m, config, out); return err })
+		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { return install(m, config, out) })
 		if err == nil {
 			err = withService(Name, windows.SERVICE_START|windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error {
-				return afterInstall(ctx, s, config.Start, changed, out)
+				return afterInstall(ctx, s, config.Start, out)
 			})
 		}
 	case "uninstall":
@@ -49,25 +48,24 @@ func Control(ctx context.Context, verb string, config Config, out io.Writer) err
 
 // afterInstall starts the service, if start is set, and else prints whether it is outdated. A
 // running service is stopped only if its configuration changed, now or by an earlier install
-// without --start: running the same installation again must not interrupt it. changed is
-// what install returned. It counts also if the service is not outdated: its process may have
-// been started after install had marked the former one.
-func afterInstall(ctx context.Context, s *mgr.Service, start, changed bool, out io.Writer) error {
+// without --start: running the same installation again must not interrupt it.
+func afterInstall(ctx context.Context, s *mgr.Service, start bool, out io.Writer) error {
 	if !start {
 		showOutdated(s, out)
 		return nil
 	}
 	outdated, err := isOutdated(s)
-	if changed || outdated {
+	if outdated {
 		err = errors.Join(err, stopService(ctx, s, out))
 	}
 	return errors.Join(err, startService(ctx, s, out))
 }
 
-// showOutdated prints how a service that is outdated gets the settings of the last install.
+// showOutdated prints how a service that is outdated gets the settings of the last install. It need not have others: a
+// later install may have changed them back.
 func showOutdated(s *mgr.Service, out io.Writer) {
 	if outdated, _ := isOutdated(s); outdated { // an error: unknown
-		show(out, "it runs with former settings; for those of the last install: flanneld service stop, and then start")
+		show(out, "install has changed the service since it was started; to use the last settings: flanneld service stop, and then start")
 	}
 }
 
@@ -134,13 +132,13 @@ func openService(m *mgr.Mgr, name string, access uint32) (*mgr.Service, error) {
 }
 
 // install creates the service or changes it to config. If it runs with another one, isOutdated
-// is true from then on. changed is false if it had this config, and true for a new service. The
-// service depends on no other one: if it depended on HNS, Windows would stop it when HNS restarts.
-func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error) {
+// is true from then on. The service depends on no other one: if it depended on HNS, Windows
+// would stop it when HNS restarts.
+func install(m *mgr.Mgr, config Config, out io.Writer) error {
 	// Everything is set even if it is installed already: somebody may have changed or
 	// disabled the service in another way.
-	done := "already installed"
-	if changed = !installed(config); changed {
+	done, changed := "already installed", !installed(config)
+	if changed {
 		done = "changed; a running service uses the change after its next start"
 	}
 	s, err := openService(m, Name, windows.SERVICE_ALL_ACCESS)
@@ -149,25 +147,31 @@ func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error)
 		s, err = m.CreateService(Name, config.Command[0], mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal}, config.Command[1:]...)
 	}
 	if err != nil {
-		return changed, fmt.Errorf("create the service: %w", err)
+		return fmt.Errorf("create the service: %w", err)
 	}
 	defer s.Close() //nolint:errcheck // only releases a handle
-	err = errors.Join(configure(s, out), addEventSource())
-	if err == nil && changed {
-		err = markOutdated(s)
+	if err := errors.Join(configure(s, out), addEventSource()); err != nil {
+		return err
 	}
 	// What installed compares is set last: after an error above, the next install finds a service that existed changed.
+	set := func() error {
+		if err := setEnvironment(config.Env); err != nil {
+			return err
+		}
+		if err := changeCommand(Name, config.Command); err != nil {
+			return fmt.Errorf("set the command line: %w", err)
+		}
+		return nil
+	}
+	if changed {
+		err = outdate(s, set)
+	} else {
+		err = set()
+	}
 	if err == nil {
-		err = setEnvironment(config.Env)
+		show(out, done)
 	}
-	if err != nil {
-		return changed, err
-	}
-	if err := changeCommand(Name, config.Command); err != nil {
-		return changed, fmt.Errorf("set the command line: %w", err)
-	}
-	show(out, done)
-	return changed, nil
+	return err
 }
 
 // failuresReset is the time without a failure after which the next one counts as the first.
@@ -272,17 +276,14 @@ func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 }
 
 // stopService stops a service, flanneld's or that of another component, and waits until it is
-// stopped. A service that is stopping already does not accept the request, which is no error.
+// stopped.
 func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
-	status, err := s.Query()
-	if err != nil {
-		return fmt.Errorf("query the service's state: %w", err)
-	}
-	if status.State == svc.Stopped {
+	err := requestStop(ctx, s)
+	if errors.Is(err, windows.ERROR_SERVICE_NOT_ACTIVE) {
 		show(out, "already stopped")
 		return nil
 	}
-	if _, err := s.Control(svc.Stop); err != nil && !errors.Is(err, windows.ERROR_SERVICE_NOT_ACTIVE) && !errors.Is(err, windows.ERROR_SERVICE_CANNOT_ACCEPT_CTRL) {
+	if err != nil {
 		return fmt.Errorf("stop the service: %w", err)
 	}
 	if _, err = await(ctx, s, svc.Stopped); err != nil {
@@ -294,6 +295,26 @@ func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	}
 	show(out, done)
 	return nil
+}
+
+// requestStop asks a service to stop, for stateWithin at most. A service does not accept that while it starts, and is
+// asked again, nor while it stops, which is no error.
+func requestStop(ctx context.Context, s *mgr.Service) error {
+	for deadline := time.Now().Add(stateWithin); ; {
+		_, err := s.Control(svc.Stop)
+		// The second error is Wine's while the service starts.
+		refused := errors.Is(err, windows.ERROR_SERVICE_CANNOT_ACCEPT_CTRL) || errors.Is(err, windows.ERROR_INVALID_SERVICE_CONTROL)
+		if !refused || time.Now().After(deadline) {
+			return err
+		}
+		status, err := s.Query()
+		if err != nil || status.State == svc.StopPending || status.State == svc.Stopped {
+			return err
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
+	}
 }
 
 // stateWithin is how long a service may take to start or stop, and a process to end. It is
@@ -355,7 +376,7 @@ func showService(s *mgr.Service, out io.Writer) error {
 	}
 	state := fmt.Sprintf("state: running, process %d", status.ProcessId)
 	if outdated, _ := isOutdated(s); outdated { // an error: unknown, as to a user who may not look at the process
-		state += ", with former settings until its next start"
+		state += "; install has changed the service since it was started"
 	}
 	show(out, state)
 	return nil

@@ -47,13 +47,21 @@ func installed(config Config) bool {
 	return err == nil && slices.Equal(command, config.Command) && slices.Equal(env, config.Env)
 }
 
-// outdatedValue is a value in the key of a service: when the process was started that has
+// outdatedValue is a value in the key of a service: when the process was started that may have
 // other settings than the service, as Windows counts (record.Started). The time
 // identifies the process, so that nobody has to delete the value.
 const outdatedValue = "OutdatedProcess"
 
-// markOutdated records that an install is about to change the settings of the service, of
-// which the process that runs, if one does, has the former ones.
+// outdate calls change, which changes the settings of the service. If the service runs, isOutdated is true from then on,
+// also after an error of change, and for a process that was started meanwhile: it may have read the settings before.
+func outdate(s *mgr.Service, change func() error) error {
+	if err := markOutdated(s); err != nil {
+		return err
+	}
+	return errors.Join(change(), markOutdated(s))
+}
+
+// markOutdated records the process of the service, if it runs, as one that may have former settings.
 func markOutdated(s *mgr.Service) error {
 	started, err := processStart(s)
 	if err != nil || started == 0 {
@@ -65,14 +73,13 @@ func markOutdated(s *mgr.Service) error {
 		err = key.SetQWordValue(outdatedValue, uint64(started))
 	}
 	if err != nil {
-		return fmt.Errorf("record that the running service has former settings: %w", err)
+		return fmt.Errorf("record that install changes the running service: %w", err)
 	}
 	return nil
 }
 
 // isOutdated reports whether an install has changed the settings of the service, or tried
-// to, since its process was started. Another install may have changed them back. The process
-// is not recognized if it was started while an install was changing them.
+// to, since its process was started. Another install may have changed them back.
 func isOutdated(s *mgr.Service) (bool, error) {
 	started, err := processStart(s)
 	if err != nil || started == 0 {
