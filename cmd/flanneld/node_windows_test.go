@@ -1,14 +1,19 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/hnstest"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/windows/service"
 )
@@ -125,6 +130,45 @@ func TestNodeFindsServices(t *testing.T) {
 		if text, err := os.ReadFile(filepath.Join(dir, settingsName)); err != nil || json.Unmarshal(text, &kept) != nil || kept.Services != services {
 			t.Errorf("kubelet is a service: %t; the settings: %s, %v", services, text, err)
 		}
+	}
+}
+
+// TestDaemonBesideService has a process of flanneld that an earlier node start left: it ends before the service is installed.
+func TestDaemonBesideService(t *testing.T) {
+	machine(t)
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if code, out, problems := flanneldSays(context.Background(), "service", "uninstall"); code != exitOK {
+			t.Errorf("service uninstall ends with %d and says %s%s", code, out, problems)
+		}
+	})
+	dir, timeout := t.TempDir(), time.Millisecond
+	components := service.Components{BaseDir: dir, LogDir: dir, Out: t.Output()}
+	args, copied := workOf(t)
+	what := service.Component{Name: service.Name, Program: program, Args: args, Env: []string{beFlanneld + "=1"}, Other: func() error { return nil }}
+	if err := components.Start(t.Context(), what, false); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := components.Stop(context.Background(), service.Name); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually.True(t, "the process works", exists(copied))
+	n := &nodeStart{call: &call{process: process{stdout: t.Output(), stderr: t.Output()}}, timeout: &timeout, components: components, program: program,
+		nodeSettings: nodeSettings{Services: true, LogDir: dir, NodeName: "w1", KubeConfig: filepath.Join(dir, "config"), NetConf: filepath.Join(dir, "net-conf.json"),
+			ManagementIP: hnstest.HostAddr.Addr().String(), InterfaceName: "Ethernet", HealthPort: 8471}}
+	if err := n.startDaemon(t.Context()); err == nil {
+		t.Error("a flanneld without a kubeconfig is ready")
+	}
+	if command, _, err := service.Settings(); err != nil || !slices.Contains(command, "--iface=Ethernet") {
+		t.Errorf("the service has the command line %q, %v", command, err)
+	}
+	if exists(filepath.Join(dir, "run", service.Name+".json"))() {
+		t.Error("the process runs on beside the service")
 	}
 }
 

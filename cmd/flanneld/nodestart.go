@@ -273,6 +273,11 @@ func (n *nodeStart) startDaemon(ctx context.Context) error {
 	name := "NODE_NAME=" + n.NodeName
 	var err error
 	if n.Services {
+		// An earlier node start may have left a process. Components did not create the service of flanneld, so Stop
+		// leaves the service running.
+		if err := n.components.Stop(ctx, service.Name); err != nil {
+			return err
+		}
 		err = n.run(ctx, append(append([]string{"service", "install", "--start", "--env", name, "--"}, flags...), "--log-file="+filepath.Join(n.LogDir, "flanneld.log"))...)
 	} else {
 		asService := false
