@@ -146,7 +146,7 @@ func TestPodsLostInTwoLooksInARow(t *testing.T) {
 			w.bring(time.Minute)
 			w.opts.PodResults = w.opts.StateDir // this driver was created before, and runs no podWatcher
 			w.m.Admin().AddNamespace()
-			_, file := w.runPod("flannel.4096", "lost", 11)
+			w.runPod("flannel.4096", "lost", 11)
 			if err := w.m.Admin().DeleteEndpoint("lost_flannel.4096"); err != nil {
 				t.Fatal(err)
 			}
@@ -160,7 +160,7 @@ func TestPodsLostInTwoLooksInARow(t *testing.T) {
 			}
 			look(w.opts.PodResults, false)
 			if unread == "pods" {
-				look(file, true) // not a directory
+				look(w.opts.StateDir+"\x00", true) // no system has such a path
 			} else {
 				w.m.Fail(hnstest.Fault{Func: "HcnEnumerateNamespaces", Code: hns.RPCCallFailed})
 				look(w.opts.PodResults, true)
