@@ -30,7 +30,7 @@ tests() {
 			e2e cmd/flannel-lab/e2e TestModulesAfterEveryOther
 			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan TestGuardTranslatedPeer TestGuardWithFlannel
 			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
-			e2e cmd/flannel-lab/e2e TestIPsecOptions TestIPsecRollout
+			e2e cmd/flannel-lab/e2e TestIPsecOptions TestIPsecFormerOptions TestIPsecRollout
 			linux pkg/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestTwoOnOneMachine TestFound
 			underlay pkg/linux/underlay TestRead TestWatch
 			linux pkg/linux TestGuardSets TestGuardTrial TestGuardCleanup TestGuardHoldsBackNewPeers

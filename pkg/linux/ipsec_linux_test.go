@@ -1,7 +1,9 @@
 package linux
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +22,16 @@ func TestParseIKE(t *testing.T) {
 	for _, other := range []string{"", "vpn", "a-b-c-d", name + "-1", "192.168.0.2-10.5.1.0/24-10.5.2.0-192.168.0.3", "192.168.0.2-10.5.1.0/024-10.5.2.0/24-192.168.0.3"} {
 		if key, ok := parseIKE(other); ok {
 			t.Errorf("%q is %v", other, key)
+		}
+	}
+}
+
+// What is printed of a connection, also of one that somebody has changed, has no digest of the secret.
+func TestConnectionIsPrintedWithoutDigest(t *testing.T) {
+	conn := ikeConn{proposal: "aes256gcm16", secret: [8]byte{241, 242, 243, 244, 245, 246, 247, 248}}
+	for _, verb := range []string{"%v", "%+v", "%s"} {
+		if text := fmt.Sprintf(verb, ikeEntry{Key: ike, Value: conn}); strings.Contains(text, "243") || strings.Contains(text, "\xf3") || !strings.Contains(text, "aes256gcm16") {
+			t.Errorf("%s prints %q", verb, text)
 		}
 	}
 }

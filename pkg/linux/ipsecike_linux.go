@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,8 +49,7 @@ func parseIKE(name string) (k ikeKey, ok bool) {
 	return k, errs == [4]error{} && k.String() == name
 }
 
-// ikeConn is the content of a connection. Nothing may print it, since a secret can be guessed
-// by its digest.
+// ikeConn is the content of a connection.
 type ikeConn struct {
 	id       netip.Addr // of this node
 	proposal string
@@ -58,6 +58,11 @@ type ikeConn struct {
 	// down: the connection has no security association, and is to negotiate one now. Only List sets it, so that
 	// the entry differs from the desired one, and the table calls Set, which begins to negotiate.
 	down bool
+}
+
+// String leaves out the digest, by which somebody who reads a log could find out the secret.
+func (c ikeConn) String() string {
+	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t", c.proposal, c.udpEncap, c.down)
 }
 
 type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
@@ -110,6 +115,7 @@ type ikeState struct {
 	up    bool          // they exist, or are being negotiated
 	wasUp bool          // they existed, in this run
 	lost  bool          // charon has installed them, and the kernel does not have all of them
+	plain bool          // charon has installed some that are not in UDP
 	since time.Time     // when this run first saw the connection
 	retry time.Time     // when to negotiate again at the earliest; zero: at once
 	delay time.Duration // from the last negotiation to retry; 0: none was begun since the last success
@@ -287,7 +293,7 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 	if before, known := s.states[key]; known {
 		*state = *before
 	}
-	state.up, state.lost = false, false
+	state.up, state.lost, state.plain = false, false, false
 	installed := false
 	for _, sa := range sas {
 		state.up = state.up || sa.State == "CONNECTING" || sa.Busy // charon negotiates
@@ -295,10 +301,11 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 			complete := spis[p.In] && spis[p.Out]
 			installed = installed || p.State == "INSTALLED" && complete
 			state.lost = state.lost || p.State == "INSTALLED" && !complete
+			state.plain = state.plain || p.State == "INSTALLED" && !p.UDPEncap
 		}
 	}
 	if installed { // so the last negotiation succeeded: the delays begin anew
-		*state = ikeState{up: true, wasUp: true, since: state.since}
+		*state = ikeState{up: true, wasUp: true, plain: state.plain, since: state.since}
 	}
 	return state
 }
@@ -328,7 +335,8 @@ func trafficOf(key ikeKey, sas []charon.SA) dataplane.TunnelReport {
 // Set loads the connections that differ from those in charon, and begins to negotiate where
 // that is due. It does not wait for the result: charon's notification has the table list it.
 func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
-	return s.each(entries, func(e ikeEntry) error {
+	replaced := map[netip.Addr]bool{} // the peers whose connections had another content
+	errs := s.each(entries, func(e ikeEntry) error {
 		before, loaded := s.applied[e.Key]
 		if before != e.Value {
 			if err := s.client.Load(s.connection(e), string(s.secret)); err != nil {
@@ -341,7 +349,9 @@ func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 			state = &ikeState{since: time.Now()}
 			s.states[e.Key] = state
 		}
-		if loaded && before != e.Value { // the security associations are those of another configuration
+		// The security associations are those of another configuration, which an earlier run may have loaded.
+		if loaded && before != e.Value || !loaded && state.plain && e.Value.udpEncap {
+			replaced[e.Key.Remote] = true
 			if err := s.client.Terminate(e.Key.String()); err != nil {
 				return err
 			}
@@ -357,6 +367,16 @@ func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 		}
 		return s.client.Initiate(e.Key.String(), e.Key.child())
 	})
+	// What a peer has begun by the former content would become a security association with the former encapsulation.
+	if len(replaced) > 0 && s.client != nil {
+		if err := s.client.TerminateUnnamed(replaced); err != nil {
+			s.disconnect()
+			for i := range errs {
+				errs[i] = cmp.Or(errs[i], reconcile.Unknown(err))
+			}
+		}
+	}
+	return errs
 }
 
 // connection returns an entry in charon's form.

@@ -162,6 +162,70 @@ func TestIPsecOptions(t *testing.T) {
 	reaches(t, "by vxlan", a, b.IP4)
 }
 
+// No keys of former options stay: not those that the peer begins to negotiate before this node has the new options, and not
+// those of before a start with other options.
+func TestIPsecFormerOptions(t *testing.T) {
+	t.Parallel()
+	const plain, inUDP = "rfc4106(gcm(aes)) 42", "rfc4106(gcm(aes)) 42 espinudp"
+	set := func(l *lab.Lab, more string) {
+		t.Helper()
+		must(t, l.SetConfig(t.Context(), l.Config(fmt.Sprintf(`{"Type":"ipsec","PSK":"%s"%s}`, ipsecSecret, more))))
+	}
+	l := start(t, lab.Options{Nodes: 2}, strings.TrimSuffix(ipsec, "}")+`,"UDPEncap":true}`, atOnce)
+	n, other := l.Nodes[0], l.Nodes[1]
+	a, b := pair(t, l)
+	reaches(t, "at first", a, b.IP4)
+	hasKeys(t, l, inUDP, "UDPEncap")
+
+	// held has messages of IKE_AUTH (exchange 35) that arrive at other from n counted, and with "drop" dropped.
+	held := func(verdict string) {
+		t.Helper()
+		in(t, other.Namespaces, fmt.Sprintf(`nft 'add table ip watch; delete table ip watch; add table ip watch
+			add chain ip watch arriving { type filter hook prerouting priority raw; }
+			add rule ip watch arriving ip saddr %s udp dport 4500 @th,64,32 0 @th,240,8 35 counter %s'`, n.IP4, verdict))
+	}
+	arrive := func(why string, count int) {
+		t.Helper()
+		within(t, why, func() error {
+			var got int
+			out, err := try(t.Context(), other.Namespaces, "nft list table ip watch | grep -o 'packets [0-9]*'")
+			if _, err2 := fmt.Sscanf(out, "packets %d", &got); err != nil || err2 != nil || got < count {
+				return fmt.Errorf("%d of %d: %v, %v", got, count, err, err2)
+			}
+			return nil
+		})
+	}
+	held("drop")
+	must(t, other.Signal(syscall.SIGSTOP))
+	set(l, "")
+	arrive("n negotiates by the new options", 1)
+	must(t, other.Signal(syscall.SIGCONT))
+	hasKeys(t, l, plain, "other negotiates by the new options")
+	held("")
+	arrive("other does not answer what began before", 2)
+	hasKeys(t, l, plain, "only the new options")
+
+	for _, n := range l.Nodes {
+		must(t, n.Kill())
+	}
+	set(l, `,"UDPEncap":true`)
+	for _, n := range l.Nodes {
+		must(t, n.Start(atOnce))
+	}
+	hasKeys(t, l, inUDP, "UDPEncap at the start")
+	reaches(t, "UDPEncap at the start", a, b.IP4)
+	known := in(t, n.Namespaces, "set spi; "+keys)
+	must(t, n.Kill())
+	must(t, n.Start(atOnce))
+	must(t, n.Ready(t.Context()))
+	now := in(t, n.Namespaces, "set spi; "+keys)
+	for line := range strings.Lines(known) {
+		if !strings.Contains(now, line) {
+			t.Fatalf("a restart replaced the keys: they were\n%s\nand are\n%s", known, now)
+		}
+	}
+}
+
 // Nodes that try ipsec keep it only if their bridges answer each other. Where IKE does not pass, they go back.
 func TestIPsecRollout(t *testing.T) {
 	t.Parallel()

@@ -209,16 +209,41 @@ func packet(t *testing.T, kind byte, name string, m message) string {
 }
 
 func TestSAs(t *testing.T) {
-	sa := message{{"a-b", message{{"state", "ESTABLISHED"}, {"remote-host", "192.0.2.1"}, {"remote-port", "4500"}, {"established", "60"}, {"tasks-queued", []string{"CHILD_REKEY"}},
-		{"child-sas", message{{"b-1", message{{"state", "INSTALLED"}, {"spi-in", "c0000001"}, {"spi-out", "ffffffff"}, {"bytes-in", "7"}, {"bytes-out", "8"}}}}}}}}
+	sa := message{{"a-b", message{{"uniqueid", "3"}, {"state", "ESTABLISHED"}, {"remote-host", "192.0.2.1"}, {"remote-port", "4500"}, {"established", "60"}, {"tasks-queued", []string{"CHILD_REKEY"}},
+		{"child-sas", message{{"b-1", message{{"state", "INSTALLED"}, {"encap", "yes"}, {"spi-in", "c0000001"}, {"spi-out", "ffffffff"}, {"bytes-in", "7"}, {"bytes-out", "8"}}}}}}}}
 	c := serve(t, &server{answers: map[string][]string{"list-sas": {packet(t, event, "list-sa", sa), packet(t, event, "list-sa", nil), packet(t, commandResponse, "", nil)}}})
 	for range 2 {
 		got, err := c.SAs()
-		want := []SA{{Name: "a-b", State: "ESTABLISHED", Busy: true, Remote: netip.MustParseAddrPort("192.0.2.1:4500"), Since: time.Minute,
-			Pairs: []Pair{{State: "INSTALLED", In: 0xc0000001, Out: 0xffffffff, Received: 7, Sent: 8}}}}
+		want := []SA{{id: "3", Name: "a-b", State: "ESTABLISHED", Busy: true, Remote: netip.MustParseAddrPort("192.0.2.1:4500"), Since: time.Minute,
+			Pairs: []Pair{{State: "INSTALLED", UDPEncap: true, In: 0xc0000001, Out: 0xffffffff, Received: 7, Sent: 8}}}}
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v, %v", got, err)
 		}
+	}
+}
+
+// Only what these peers have begun, and what has no connection yet, is removed.
+func TestTerminateUnnamed(t *testing.T) {
+	var answer []string
+	for _, sa := range [][3]string{{"a-b", "1", "192.0.2.1"}, {unnamed, "2", "192.0.2.1"}, {unnamed, "3", "192.0.2.2"}} {
+		answer = append(answer, packet(t, event, "list-sa", message{{sa[0], message{{"uniqueid", sa[1]}, {"remote-host", sa[2]}, {"remote-port", "500"}}}}))
+	}
+	s := &server{answers: map[string][]string{"list-sas": append(answer, packet(t, commandResponse, "", nil)),
+		"terminate": {packet(t, commandResponse, "", message{{"success", "yes"}})}}}
+	if err := serve(t, s).TerminateUnnamed(map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true}); err != nil {
+		t.Error(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var got []string
+	for _, command := range s.got {
+		if name, m, _ := strings.Cut(command, " "); name == "terminate" {
+			got = append(got, m)
+		}
+	}
+	want, err := appendMessage(nil, message{{"ike-id", "2"}, {"force", "yes"}, {"timeout", "-1"}})
+	if err != nil || !reflect.DeepEqual(got, []string{hex.EncodeToString(want)}) {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 

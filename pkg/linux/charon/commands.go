@@ -106,8 +106,23 @@ func (c *Client) Unload(name string) error {
 
 // Terminate removes the security associations of a connection, as far as they exist, without
 // waiting for the peer (force, and the timeout -1).
-func (c *Client) Terminate(name string) error {
-	_, err := c.call("terminate", message{{"ike", name}, {"force", "yes"}, {"timeout", "-1"}})
+func (c *Client) Terminate(name string) error { return c.terminate("ike", name) }
+
+// TerminateUnnamed removes, like Terminate, the security associations that peers at these
+// addresses have begun to negotiate, and that are of no connection yet (unnamed).
+func (c *Client) TerminateUnnamed(peers map[netip.Addr]bool) error {
+	sas, err := c.SAs()
+	for _, sa := range sas {
+		if err == nil && sa.Name == unnamed && peers[sa.Remote.Addr()] {
+			err = c.terminate("ike-id", sa.id)
+		}
+	}
+	return err
+}
+
+// terminate removes the security associations whose property key has this value.
+func (c *Client) terminate(key, value string) error {
+	_, err := c.call("terminate", message{{key, value}, {"force", "yes"}, {"timeout", "-1"}})
 	if isRefusal(err) {
 		return nil // there are none
 	}
@@ -152,9 +167,14 @@ func (c *Client) Version() (string, error) {
 	return answer.text("version"), err
 }
 
+// unnamed is the Name of a security association whose peer has not yet said who it is, by which charon
+// chooses the connection. How the two encapsulate ESP has been decided before that.
+const unnamed = "(unnamed)"
+
 // SA is an IKE security association.
 type SA struct {
-	Name   string // of its connection
+	id     string // charon's number
+	Name   string // of its connection, or unnamed
 	State  string // "CONNECTING", "ESTABLISHED", …
 	Busy   bool   // tasks, such as a negotiation, are under way or queued
 	Remote netip.AddrPort
@@ -165,6 +185,7 @@ type SA struct {
 // Pair are the two ESP security associations, one for each direction, of a CHILD_SA.
 type Pair struct {
 	State          string // "INSTALLED", "REKEYING", …
+	UDPEncap       bool   // in UDP
 	In, Out        uint32 // SPIs
 	Received, Sent int64  // bytes
 }
@@ -184,14 +205,14 @@ func (c *Client) SAs() ([]SA, error) {
 
 // parseSA returns a security association of an answer; name is that of its connection.
 func parseSA(name string, m message) SA {
-	sa := SA{Name: name, State: m.text("state"), Busy: len(m.list("tasks-active"))+len(m.list("tasks-queued")) > 0,
+	sa := SA{id: m.text("uniqueid"), Name: name, State: m.text("state"), Busy: len(m.list("tasks-active"))+len(m.list("tasks-queued")) > 0,
 		Since: time.Duration(number(m.text("established"), 10)) * time.Second}
 	if ip, err := netip.ParseAddr(m.text("remote-host")); err == nil {
 		sa.Remote = netip.AddrPortFrom(ip, uint16(number(m.text("remote-port"), 10)))
 	}
 	for _, f := range m.section("child-sas") {
 		child, _ := f.Value.(message)
-		sa.Pairs = append(sa.Pairs, Pair{State: child.text("state"),
+		sa.Pairs = append(sa.Pairs, Pair{State: child.text("state"), UDPEncap: child.text("encap") == "yes",
 			In: uint32(number(child.text("spi-in"), 16)), Out: uint32(number(child.text("spi-out"), 16)),
 			Received: number(child.text("bytes-in"), 10), Sent: number(child.text("bytes-out"), 10)})
 	}
