@@ -64,7 +64,7 @@ func newIPsec(h host) kind {
 	config := filepath.Join(h.opts.StateDir, name)
 	// There may be connections of an earlier configuration, too: where there are policies, or a charon of ours.
 	used := func() bool { return needed() || len(k.policies.AllActual()) > 0 || k.ike.mayStop() }
-	k.ike = &ikeStore{log: h.opts.Log, config: config, scope: &h.scope, needed: needed, used: used, spis: k.xfrm.spis, notify: k.watch.notify}
+	k.ike = &ikeStore{log: h.opts.Log, replaced: map[ikeKey]bool{}, config: config, scope: &h.scope, needed: needed, used: used, spis: k.xfrm.spis, notify: k.watch.notify}
 	k.ikes = reconcile.NewTable[ikeKey, ikeConn](k.ike)
 	k.watch.changed = func() { // any goroutine calls it
 		k.dirty.Store(true) // so that ensure connects to charon again, if need be

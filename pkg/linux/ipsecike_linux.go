@@ -1,7 +1,6 @@
 package linux
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,7 +69,8 @@ type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
 // ikeStore holds the connections in charon between subnets of our networks: it is the
 // reconcile.Store of the table ipsec.ikes. charon does not return all of their content, so
 // that List returns what this run has loaded into this charon. Others are loaded again,
-// which leaves their security associations as they are.
+// which leaves their security associations as they are, unless load sees that they have another
+// encapsulation.
 //
 // Which node begins to negotiate:
 //
@@ -106,6 +106,7 @@ type ikeStore struct {
 	othersEnded time.Time
 	applied     map[ikeKey]ikeConn   // loaded in this run, into this charon; nil before the first connect, like states
 	states      map[ikeKey]*ikeState // as of the last list, and of what Set has begun since
+	replaced    map[ikeKey]bool      // their content has changed, and what was negotiated by the former one is to end
 	// traffic is for Driver.Traffic, by the peers' subnets; nil: not connected.
 	traffic atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
 }
@@ -332,51 +333,82 @@ func trafficOf(key ikeKey, sas []charon.SA) dataplane.TunnelReport {
 	return t
 }
 
-// Set loads the connections that differ from those in charon, and begins to negotiate where
-// that is due. It does not wait for the result: charon's notification has the table list it.
+// Set loads the connections that differ from those in charon, ends what was negotiated by their
+// former content, and begins to negotiate where that is due, in this order: so the first message to a
+// peer comes after the end of what that peer has begun, and two nodes that get a configuration at the
+// same time cannot end each other's new negotiations. Set does not wait for the result: charon's
+// notification has the table list it.
 func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
-	replaced := map[netip.Addr]bool{} // the peers whose connections had another content
-	errs := s.each(entries, func(e ikeEntry) error {
-		before, loaded := s.applied[e.Key]
-		if before != e.Value {
-			if err := s.client.Load(s.connection(e), string(s.secret)); err != nil {
-				return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
-			}
-			s.applied[e.Key] = e.Value
-		}
-		state, known := s.states[e.Key]
-		if !known {
-			state = &ikeState{since: time.Now()}
-			s.states[e.Key] = state
-		}
-		// The security associations are those of another configuration, which an earlier run may have loaded.
-		if loaded && before != e.Value || !loaded && state.plain && e.Value.udpEncap {
-			replaced[e.Key.Remote] = true
-			if err := s.client.Terminate(e.Key.String()); err != nil {
-				return err
-			}
-			*state = ikeState{wasUp: true, since: state.since}
-		}
-		if state.up || !state.due(e.Key) {
-			return nil
-		}
-		state.delay = min(max(2*state.delay, minIKEDelay), maxIKEDelay)
-		state.retry = time.Now().Add(state.delay)
-		if state.lost {
-			return s.client.Rekey(e.Key.String(), e.Key.child())
-		}
-		return s.client.Initiate(e.Key.String(), e.Key.child())
-	})
-	// What a peer has begun by the former content would become a security association with the former encapsulation.
-	if len(replaced) > 0 && s.client != nil {
-		if err := s.client.TerminateUnnamed(replaced); err != nil {
-			s.disconnect()
-			for i := range errs {
-				errs[i] = cmp.Or(errs[i], reconcile.Unknown(err))
-			}
+	errs := make([]error, len(entries))
+	s.each(entries, errs, s.load)
+	if err := s.endReplaced(); err != nil {
+		s.fail(errs, err)
+		return errs
+	}
+	s.each(entries, errs, s.negotiate)
+	return errs
+}
+
+// load loads a connection, unless charon has this content. It notes in replaced what is to end.
+func (s *ikeStore) load(e ikeEntry) error {
+	state, known := s.states[e.Key]
+	if !known {
+		state = &ikeState{since: time.Now()}
+		s.states[e.Key] = state
+	}
+	before, loaded := s.applied[e.Key]
+	if before == e.Value {
+		return nil
+	}
+	if err := s.client.Load(s.connection(e), string(s.secret)); err != nil {
+		return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
+	}
+	s.applied[e.Key] = e.Value
+	if loaded || state.plain && e.Value.udpEncap {
+		s.replaced[e.Key] = true
+		*state = ikeState{wasUp: true, since: state.since}
+	}
+	return nil
+}
+
+// endReplaced ends what was negotiated, or is being negotiated, by the former content of connections:
+// first what the peers have begun and is of no connection yet, because it gets the name of a connection
+// at any moment. What fails is tried again with the next Set.
+func (s *ikeStore) endReplaced() error {
+	if len(s.replaced) == 0 {
+		return nil
+	}
+	if err := s.connect(); err != nil {
+		return err
+	}
+	peers := map[netip.Addr]bool{}
+	for key := range s.replaced {
+		peers[key.Remote] = true
+	}
+	err := s.client.TerminateUnnamed(peers)
+	for key := range s.replaced {
+		if err == nil {
+			err = s.client.Terminate(key.String())
 		}
 	}
-	return errs
+	if err == nil {
+		clear(s.replaced)
+	}
+	return err
+}
+
+// negotiate begins to negotiate, if that is due.
+func (s *ikeStore) negotiate(e ikeEntry) error {
+	state, known := s.states[e.Key]
+	if !known || state.up || !state.due(e.Key) { // not known: another charon runs since load
+		return nil
+	}
+	state.delay = min(max(2*state.delay, minIKEDelay), maxIKEDelay)
+	state.retry = time.Now().Add(state.delay)
+	if state.lost {
+		return s.client.Rekey(e.Key.String(), e.Key.child())
+	}
+	return s.client.Initiate(e.Key.String(), e.Key.child())
 }
 
 // connection returns an entry in charon's form.
@@ -386,29 +418,40 @@ func (s *ikeStore) connection(e ikeEntry) charon.Connection {
 }
 
 func (s *ikeStore) Delete(_ context.Context, entries []ikeEntry) []error {
-	return s.each(entries, func(e ikeEntry) error {
+	errs := make([]error, len(entries))
+	s.each(entries, errs, func(e ikeEntry) error {
 		delete(s.applied, e.Key)
 		delete(s.states, e.Key)
+		delete(s.replaced, e.Key)
 		return s.client.Unload(e.Key.String())
 	})
+	return errs
 }
 
-// each calls do for each entry, and returns an error for each. A charon.Refusal is the error of
-// one entry. With any other, the connection to charon has failed: this entry and those after it
-// get it, as unknown, because charon may have done what was asked.
-func (s *ikeStore) each(entries []ikeEntry, do func(ikeEntry) error) []error {
-	errs := make([]error, len(entries))
+// each calls do for each entry that has no error yet, and stores its error. A charon.Refusal is the error
+// of one entry. With any other, the connection to charon has failed: see fail.
+func (s *ikeStore) each(entries []ikeEntry, errs []error, do func(ikeEntry) error) {
 	for i, e := range entries {
+		if errs[i] != nil {
+			continue
+		}
 		if errs[i] = s.connect(); errs[i] == nil {
 			errs[i] = do(e)
 		}
 		if _, refused := errors.AsType[*charon.Refusal](errs[i]); errs[i] != nil && !refused {
-			s.disconnect()
-			for j := i; j < len(errs); j++ {
-				errs[j] = reconcile.Unknown(errs[i])
-			}
-			break
+			s.fail(errs[i:], errs[i])
+			return
 		}
 	}
-	return errs
+}
+
+// fail closes the connection to charon after the error err, which all entries without another one get, as
+// unknown, because charon may have done what was asked.
+func (s *ikeStore) fail(errs []error, err error) {
+	s.disconnect()
+	for i := range errs {
+		if errs[i] == nil || errs[i] == err {
+			errs[i] = reconcile.Unknown(err)
+		}
+	}
 }

@@ -139,7 +139,7 @@ type errorTracker struct {
 	last      atomic.Pointer[string] // the error's text; nil: no request has failed
 	calls     atomic.Int64           // requests and streams so far, for the tests
 	asked     atomic.Bool            // a server requested a client certificate, and we have none
-	succeeded atomic.Bool            // a request has, so a server that asks does not require one, unless that changes later
+	succeeded atomic.Bool            // a request has succeeded; if we have no client certificate, no server required one then
 	conns     subnet.Conns           // all connections that are open
 }
 

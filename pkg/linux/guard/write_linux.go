@@ -71,7 +71,7 @@ func (g *Guard) check(o dataplane.Options) error {
 		g.trial.passed = g.trial.passed || dropping // rules of an earlier run that drop had passed their trial
 	} else if !inForce || !isComplete || !slices.Equal(handlesOf(rules), g.rules) {
 		g.config = nil
-		g.log.Info("repairing the guard's rules, somebody else has changed them", "table", g.table.Name)
+		g.log.Info("repairing the guard's table, somebody else has changed it", "table", g.table.Name)
 		o.Repairs.Count("guard-rules", 1) // a label of the metric of repairs
 	}
 	// Sets that no rule looks at may be gone. makeDescribedSets makes them, which changes nothing if the kernel has them.
@@ -203,7 +203,7 @@ func (g *Guard) prepare() error {
 	g.conn.AddTable(g.table)
 	for _, name := range counterNames() {
 		if _, exists := packets[name]; !exists && len(packets) > 0 {
-			g.recount = true // an earlier version made the table, without this counter
+			g.recount = true // an earlier version made the table, without this counter, or somebody has deleted it
 		}
 		g.conn.AddObj(g.counter(name))
 	}
@@ -216,8 +216,8 @@ func (g *Guard) prepare() error {
 }
 
 // write replaces all rules in one transaction. Chains and sets that these rules do not
-// need, of an earlier version or of somebody else, are deleted in it. If an earlier version
-// lacked counters, all of them start anew, so that their numbers fit each other.
+// need, of an earlier version or of somebody else, are deleted in it. If counters were missing,
+// all of them start anew, so that their numbers fit each other.
 func (g *Guard) write(c Config) error {
 	all := chains(c, groupOf(g.table.Name)) // the NFLOG group, which the sampler reads
 	gone, err := g.unneeded(all)

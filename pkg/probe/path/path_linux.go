@@ -68,7 +68,7 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 		r.Problem = err.Error()
 		return r.Path
 	}
-	before, unknown := reversePathFiltered() // the kernel's counter, of all packets
+	before, unread := reversePathFiltered() // the kernel's counter, of all packets
 	var running sync.WaitGroup
 	for _, step := range r.steps {
 		running.Go(step)
@@ -78,7 +78,7 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 	for _, f := range r.results {
 		f()
 	}
-	r.readFilters(before, unknown)
+	r.readFilters(before, unread)
 	r.Neighbour = neighbourState(r.underlay)
 	if r.Full.Result == doctor.Silent && r.small().Result == doctor.Answered {
 		r.Largest = largest(ctx.Done(), r.sized(), within*3/4, smallPacket, r.MTU) // up to three rounds of this time
