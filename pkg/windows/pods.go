@@ -26,12 +26,14 @@ import (
 //	                                                                         pod: the runtime may have lost the sandbox
 //
 // A pod that is being deleted has no endpoint for a moment. Therefore a pod is reported
-// when two looks in a row find it lost.
+// when two looks in a row find it lost. A look that fails ends the row, and changes nothing
+// for pods that are reported.
 type podWatcher struct {
 	*Driver
 	first     map[string]bool   // sandboxes of the first look; nil: there was none
 	endpoints map[string]string // IDs of endpoints, by the IDs of the sandboxes of pods that this run saw connected
-	suspects  []hns.Pod         // that the last look found lost
+	suspects  []hns.Pod         // that the last look found lost; if it failed, those of reported
+	reported  []hns.Pod         // whose names PodsWithoutEndpoint returns
 }
 
 // run looks every pace.Pods, until ctx ends.
@@ -44,7 +46,7 @@ func (w *podWatcher) run(ctx context.Context) {
 			switch last := w.observed.Load(); { // what the last pass found in HNS
 			case last == nil: // before the first pass
 			case last.name == "": // no HNS network is wanted, so no pod is to have an endpoint
-				w.suspects = nil
+				w.suspects, w.reported = nil, nil
 				w.setLostPods(nil)
 			case last.pods != "": // else HNS lacks the network, or it is only a switch
 				return 0, w.look(ctx, last.pods, last.name)
@@ -66,7 +68,7 @@ func (w *podWatcher) run(ctx context.Context) {
 // plugin, for each pod that it has connected. It removes the file when the pod ends.
 func (w *podWatcher) look(ctx context.Context, network, name string) error {
 	suspects := w.suspects
-	w.suspects = nil // if this look fails, the next one has no look before it
+	w.suspects = w.reported // if this look fails
 	all, err := hns.ReadPods(w.opts.PodResults)
 	if err != nil {
 		return err
@@ -84,11 +86,11 @@ func (w *podWatcher) look(ctx context.Context, network, name string) error {
 			return err
 		}
 	}
-	lost := slices.DeleteFunc(slices.Clone(candidates), func(p hns.Pod) bool {
+	w.reported = slices.DeleteFunc(slices.Clone(candidates), func(p hns.Pod) bool {
 		return !slices.ContainsFunc(suspects, func(s hns.Pod) bool { return s.Sandbox == p.Sandbox })
 	})
 	w.suspects = candidates
-	names := hns.PodNames(lost)
+	names := hns.PodNames(w.reported)
 	if !slices.Equal(names, w.PodsWithoutEndpoint()) {
 		w.logLost(names)
 	}

@@ -139,16 +139,19 @@ func TestPodsRemovedByTheRuntime(t *testing.T) {
 	})
 }
 
-// A look that fails ends a row of looks: a pod is named when two looks after the failed one find it lost.
+// A look that fails ends a row of looks: a pod is named when two looks after the failed one find it lost. A pod that is named
+// already stays so.
 func TestPodsLostInTwoLooksInARow(t *testing.T) {
 	for _, unread := range []string{"pods", "namespaces"} {
 		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
 			w.bring(time.Minute)
 			w.opts.PodResults = w.opts.StateDir // this driver was created before, and runs no podWatcher
 			w.m.Admin().AddNamespace()
-			w.runPod("flannel.4096", "lost", 11)
-			if err := w.m.Admin().DeleteEndpoint("lost_flannel.4096"); err != nil {
-				t.Fatal(err)
+			lose := func(name string, n byte) {
+				w.runPod("flannel.4096", name, n)
+				if err := w.m.Admin().DeleteEndpoint(name + "_flannel.4096"); err != nil {
+					t.Fatal(err)
+				}
 			}
 			watcher, network := podWatcher{Driver: w.Driver}, w.observed.Load()
 			look := func(results string, fails bool, want ...string) {
@@ -158,16 +161,20 @@ func TestPodsLostInTwoLooksInARow(t *testing.T) {
 				}
 				w.wantLost(unread, want...)
 			}
+			lose("lost-1", 11)
 			look(w.opts.PodResults, false)
+			look(w.opts.PodResults, false, "default/lost-1")
+			lose("lost-2", 12)
+			look(w.opts.PodResults, false, "default/lost-1")
 			if unread == "pods" {
-				look(w.opts.StateDir+"\x00", true) // no system has such a path
+				look(w.opts.StateDir+"\x00", true, "default/lost-1") // no system has such a path
 			} else {
 				w.m.Fail(hnstest.Fault{Func: "HcnEnumerateNamespaces", Code: hns.RPCCallFailed})
-				look(w.opts.PodResults, true)
+				look(w.opts.PodResults, true, "default/lost-1")
 				w.m.Heal()
 			}
-			look(w.opts.PodResults, false)
-			look(w.opts.PodResults, false, "default/lost")
+			look(w.opts.PodResults, false, "default/lost-1")
+			look(w.opts.PodResults, false, "default/lost-1", "default/lost-2")
 		})
 	}
 }
