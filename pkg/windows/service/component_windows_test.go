@@ -329,7 +329,7 @@ func TestServiceOfOthers(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if err := withService(testedName, windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error {
-			if err := stopService(context.Background(), s, out); err != nil {
+			if err := stopService(context.Background(), s, stateWithin, out); err != nil {
 				return err
 			}
 			return s.Delete()

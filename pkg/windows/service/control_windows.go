@@ -16,8 +16,8 @@ import (
 
 // Control carries out a verb of the command "flanneld service" for the service Name, and prints
 // what was done to out. config is for install alone. If nothing is to be done, such as starting a running
-// service, that is not an error. Control waits until the service is in its new state: for stateWithin, or until ctx
-// ends (Ctrl-C).
+// service, that is not an error. Control waits until the service is in each new state: for stateWithin, or until
+// ctx ends (Ctrl-C).
 func Control(ctx context.Context, verb string, config Config, out io.Writer) error {
 	var err error
 	switch verb {
@@ -37,7 +37,7 @@ func Control(ctx context.Context, verb string, config Config, out io.Writer) err
 			return err
 		})
 	case "stop":
-		err = withService(Name, windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return stopService(ctx, s, out) })
+		err = withService(Name, windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return stopService(ctx, s, stateWithin, out) })
 	case "status":
 		err = withService(Name, windows.SERVICE_QUERY_CONFIG|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return showService(s, out) })
 	case "run":
@@ -56,7 +56,7 @@ func afterInstall(ctx context.Context, s *mgr.Service, start bool, out io.Writer
 	}
 	outdated, err := isOutdated(s)
 	if outdated {
-		err = errors.Join(err, stopService(ctx, s, out))
+		err = errors.Join(err, stopService(ctx, s, stateWithin, out))
 	}
 	return errors.Join(err, startService(ctx, s, out))
 }
@@ -219,7 +219,7 @@ func change[T any](s *mgr.Service, level uint32, to *T) error {
 func uninstall(ctx context.Context, out io.Writer) error {
 	done := "uninstalled; the network stays in place, flanneld cleanup removes it"
 	err := withService(Name, windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error {
-		if err := stopService(ctx, s, out); err != nil {
+		if err := stopService(ctx, s, stateWithin, out); err != nil {
 			return err
 		}
 		return s.Delete()
@@ -267,7 +267,7 @@ func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("start the service: %w", err)
 	}
-	status, err := await(ctx, s, svc.Running)
+	status, err := await(ctx, s, svc.Running, stateWithin, query)
 	if err != nil {
 		return err
 	}
@@ -276,17 +276,32 @@ func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 }
 
 // stopService stops a service, flanneld's or that of another component, and waits until it is
-// stopped.
-func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
-	err := requestStop(ctx, s)
+// stopped, for a limited time.
+func stopService(ctx context.Context, s *mgr.Service, limit time.Duration, out io.Writer) error {
+	accepted := false
+	_, err := await(ctx, s, svc.Stopped, limit, func(s *mgr.Service) (svc.Status, error) {
+		status, err := query(s)
+		if err != nil || accepted {
+			return status, err
+		}
+		_, err = s.Control(svc.Stop)
+		switch {
+		case err == nil:
+			accepted = true
+		case errors.Is(err, windows.ERROR_SERVICE_CANNOT_ACCEPT_CTRL):
+			err = nil // the service is starting or stopping, and is asked again
+		case errors.Is(err, windows.ERROR_INVALID_SERVICE_CONTROL) && status.State == svc.StartPending:
+			err = nil // Wine's error for a service that is starting
+		default:
+			err = fmt.Errorf("stop the service: %w", err)
+		}
+		return status, err
+	})
 	if errors.Is(err, windows.ERROR_SERVICE_NOT_ACTIVE) {
 		show(out, "already stopped")
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("stop the service: %w", err)
-	}
-	if _, err = await(ctx, s, svc.Stopped); err != nil {
 		return err
 	}
 	done := "stopped"
@@ -297,49 +312,38 @@ func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	return nil
 }
 
-// requestStop asks a service to stop, for stateWithin at most. A service does not accept that while it starts, and is
-// asked again, nor while it stops, which is no error.
-func requestStop(ctx context.Context, s *mgr.Service) error {
-	for deadline := time.Now().Add(stateWithin); ; {
-		_, err := s.Control(svc.Stop)
-		// The second error is Wine's while the service starts.
-		refused := errors.Is(err, windows.ERROR_SERVICE_CANNOT_ACCEPT_CTRL) || errors.Is(err, windows.ERROR_INVALID_SERVICE_CONTROL)
-		if !refused || time.Now().After(deadline) {
-			return err
-		}
-		status, err := s.Query()
-		if err != nil || status.State == svc.StopPending || status.State == svc.Stopped {
-			return err
-		}
-		if err := pause(ctx); err != nil {
-			return err
-		}
-	}
-}
-
 // stateWithin is how long a service may take to start or stop, and a process to end. It is
 // far more than flanneld takes: it reports the start at once, and ends after 1.5 seconds.
 const stateWithin = 20 * time.Second
 
-// await polls until the service is in the state want, svc.Running or svc.Stopped. It fails
-// if the service stops instead of running, and after stateWithin.
-func await(ctx context.Context, s *mgr.Service, want svc.State) (svc.Status, error) {
-	for deadline := time.Now().Add(stateWithin); ; {
-		status, err := s.Query()
+// await calls look, which returns the status of the service, until the state is want, svc.Running
+// or svc.Stopped. It fails if look fails, if the service stops instead of running, and after limit.
+func await(ctx context.Context, s *mgr.Service, want svc.State, limit time.Duration, look func(*mgr.Service) (svc.Status, error)) (svc.Status, error) {
+	for deadline := time.Now().Add(limit); ; {
+		status, err := look(s)
 		switch {
 		case err != nil:
-			return status, fmt.Errorf("query the service's state: %w", err)
+			return status, err
 		case status.State == want:
 			return status, nil
 		case status.State == svc.Stopped:
 			return status, fmt.Errorf("the service stopped at once, %s; see the event log (Application, source %s)", exitText(status), s.Name)
 		case time.Now().After(deadline):
-			return status, fmt.Errorf("the service is still %s after %v; see its log", StateName(status.State), stateWithin)
+			return status, fmt.Errorf("the service is still %s after %v; see its log", StateName(status.State), limit)
 		}
 		if err := pause(ctx); err != nil {
 			return status, err
 		}
 	}
+}
+
+// query returns the status of a service.
+func query(s *mgr.Service) (svc.Status, error) {
+	status, err := s.Query()
+	if err != nil {
+		err = fmt.Errorf("query the service's state: %w", err)
+	}
+	return status, err
 }
 
 // exitText describes how a stopped service ended.
@@ -366,9 +370,9 @@ func showService(s *mgr.Service, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	status, err := s.Query()
+	status, err := query(s)
 	if err != nil {
-		return fmt.Errorf("query the service's state: %w", err)
+		return err
 	}
 	show(out, "command: "+commandLine)
 	if status.State != svc.Running {

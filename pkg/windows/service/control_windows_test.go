@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/windows/svc/mgr"
 
 	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
 )
 
 // withTested calls do with a new service, whose process is this test program with args.
@@ -31,7 +33,7 @@ func withTested(t *testing.T, do func(*mgr.Service) error, args ...string) {
 func TestStartedMeanwhile(t *testing.T) {
 	withTested(t, func(s *mgr.Service) error {
 		restart := func() error {
-			if err := stopService(t.Context(), s, io.Discard); err != nil {
+			if err := stopService(t.Context(), s, stateWithin, io.Discard); err != nil {
 				return err
 			}
 			return startService(t.Context(), s, io.Discard)
@@ -69,7 +71,8 @@ func (p pausing) Done() <-chan struct{} {
 	return p.Context.Done()
 }
 
-// A service that is starting does not accept the request to stop, and is asked again.
+// A service that is starting does not accept the request to stop, and is asked again. If it is still starting at the end, the
+// error says so.
 func TestStopWhileStarting(t *testing.T) {
 	started := filepath.Join(t.TempDir(), "started")
 	withTested(t, func(s *mgr.Service) error {
@@ -80,10 +83,14 @@ func TestStopWhileStarting(t *testing.T) {
 			status, err := s.Query()
 			return err == nil && status.State == svc.StartPending
 		})
+		err := stopService(t.Context(), s, 0, t.Output())
+		if code := windows.Errno(0); err == nil || errors.As(err, &code) || !logtest.Names(err.Error(), StateName(svc.StartPending)) {
+			t.Errorf("it is still starting: %v", err)
+		}
 		return stopService(pausing{t.Context(), func() {
 			if err := os.WriteFile(started, nil, 0o644); err != nil {
 				t.Error(err)
 			}
-		}}, s, t.Output())
+		}}, s, stateWithin, t.Output())
 	}, started)
 }
