@@ -133,9 +133,6 @@ func (c *counters) read(table *nftables.Table) (packets map[string]uint64, err e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	objects, err := c.conn.GetObjects(table)
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	}
 	if err != nil {
 		c.conn.drain()
 		return nil, err

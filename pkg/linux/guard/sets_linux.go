@@ -3,7 +3,6 @@ package guard
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -243,7 +242,7 @@ func (e elements[E]) List(context.Context) (map[E]struct{}, error) {
 	for _, set := range e.sets() {
 		code := codeOf(set)
 		list, err := e.g.conn.GetSetElements(e.g.set(set))
-		if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: there is no such set yet
+		if err != nil { // also if somebody has deleted the set since fill made it: then the next check makes it again
 			return nil, fmt.Errorf("set %s: %w", set, err)
 		}
 		for _, has := range list {

@@ -98,7 +98,7 @@ func (g *Guard) inForce() (bool, error) {
 func (g *Guard) listRules() (rules []*nftables.Rule, dropping bool, err error) {
 	for _, name := range chainNames() {
 		chain, err := g.conn.GetRules(g.table, &nftables.Chain{Name: name, Table: g.table})
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if err != nil { // a chain that does not exist has no rules, and is no error
 			return nil, false, fmt.Errorf("read chain %s of table %s: %w", name, g.table.Name, err)
 		}
 		for _, r := range chain {
