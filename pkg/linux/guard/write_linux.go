@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // This file writes the guard's table (guard_linux.go says what it drops) and compares it
@@ -43,7 +44,7 @@ func (g *Guard) kernelTable() (*nftables.Table, error) {
 // after a change whose result is not known, and when somebody else has changed the table. If nobody has
 // changed anything in nf_tables since the last check, this guard included, a check by Relist alone reads nothing.
 func (g *Guard) check(o dataplane.Options) error {
-	generation := g.conn.generation() // before the lists: a change in between makes the next check read again
+	generation := rtnetlink.TablesGeneration() // before the lists: a change in between makes the next check read again
 	g.relist = false
 	if g.config != nil && generation != 0 && generation == g.compared {
 		return nil
