@@ -56,9 +56,12 @@ func (g *Guard) check(o dataplane.Options) error {
 		return err
 	}
 	inForce, err := g.inForce()
+	var keys map[string]int // nil: not read
 	isComplete := true
 	if err == nil && inForce && g.config != nil {
-		isComplete, err = g.isComplete()
+		if keys, err = g.keySizes(); err == nil {
+			isComplete, err = g.isComplete(keys)
+		}
 	}
 	if err != nil {
 		return err
@@ -75,9 +78,9 @@ func (g *Guard) check(o dataplane.Options) error {
 		g.log.Info("repairing the guard's rules, somebody else has changed them", "table", g.table.Name)
 		o.Repairs.Count("guard-rules", 1) // a label of the metric of repairs
 	}
-	// Sets that no rule looks at may be gone. makeDescribedSets makes them, which changes nothing if the kernel has them.
-	looked := setsOf(rules)
-	maps.DeleteFunc(g.made, func(set string, _ bool) bool { return g.config == nil || !slices.Contains(looked, set) })
+	// Sets that no rule looks at may be gone, or may be somebody else's. makeDescribedSets makes only those: each transaction
+	// changes the generation, so that the next check would read all again.
+	maps.DeleteFunc(g.made, func(set string, _ bool) bool { return g.config == nil || keys[set] != codeOf(set).keySize() })
 	g.compared = generation
 	return nil
 }
