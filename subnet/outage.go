@@ -29,14 +29,16 @@ const (
 //
 //	state    cause                                                     action                next state
 //	calm     an activity fails                                         start the timer       failing
-//	failing  the timer fires                                           log it                failing, owed
+//	failing  the timer fires                                           log it unless owed    failing, owed
 //	failing  the last failing activity succeeds                        log the end if owed   calm
 //	failing  it gives up, and another has succeeded since a failure    log the end if owed   calm
 //	failing  it gives up, and nobody knows whether the store answers   -                     calm, maybe owed
 //	calm     an activity succeeds                                      log the end if owed   calm
 //
-// In the state failing, timer is not nil; owed means that the field logged is true: the
-// outage was logged, and its end must be. "Gives up" is Forget, and "succeeds" Over.
+// In the state failing, timer is not nil; owed means that the field logged is set: the
+// outage was logged, and its end must be. Such an outage is logged again only if the store
+// refuses another request, or was silent and refuses one, or the reverse. "Gives up" is
+// Forget, and "succeeds" Over.
 type Outage struct {
 	log   *slog.Logger
 	store string
@@ -48,7 +50,7 @@ type Outage struct {
 	since    time.Time        // when the outage began; meaningless in calm, unless owed
 	timer    *time.Timer      // logs the outage after logAfter; nil: no activity is failing
 	number   int              // of the outage, so that a late timer of an earlier one logs nothing
-	logged   bool             // the outage was logged, and its end was not
+	logged   string           // causeSilent or the text of a refusal, whichever was logged last; "": none, or its end was, too
 }
 
 // NewOutage returns the Outage of a store, whose name is used in the log.
@@ -62,7 +64,7 @@ func (o *Outage) Failed(activity string, err error) {
 	defer o.mu.Unlock()
 	o.failing[activity], o.last, o.answered = err, activity, false
 	if o.timer == nil {
-		if !o.logged {
+		if o.logged == "" {
 			o.since = time.Now() // else this outage is the former one, which goes on
 		}
 		o.number++
@@ -75,10 +77,17 @@ func (o *Outage) Failed(activity string, err error) {
 func (o *Outage) logOutage(number int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.timer != nil && o.number == number {
-		o.logged = true
-		reason := o.reason()
-		text, cause := classify(reason)
+	if o.timer == nil || o.number != number {
+		return
+	}
+	reason := o.reason()
+	text, cause := classify(reason)
+	problem := cause
+	if cause == causeRefuses {
+		problem = reason.Error() // each refused request needs another permission
+	}
+	if problem != o.logged {
+		o.logged = problem
 		o.log.Warn(o.store+" "+text+", retrying; the network stays as it is", "cause", cause, "error", reason)
 	}
 }
@@ -148,8 +157,8 @@ func (o *Outage) end(activity string, succeeded bool) {
 		o.timer.Stop()
 		o.timer = nil
 	}
-	if o.logged && o.answered {
+	if o.logged != "" && o.answered {
 		o.log.Info(o.store+" answers again", "cause", causeBack, "after", time.Since(o.since).Round(100*time.Millisecond))
-		o.logged = false
+		o.logged = ""
 	}
 }

@@ -119,6 +119,19 @@ func TestOutageEndsByForget(t *testing.T) {
 		if log.Count("cause="+causeBack) != 1 || o.Err() != nil {
 			t.Errorf("nobody knows whether it answers: %v\n%s", o.Err(), &log)
 		}
+		down("two") // the same outage
+		if silent := log.Count("cause=" + causeSilent); silent != 2 || o.Err() == nil {
+			t.Errorf("two outages are logged %d times, and another activity fails: %v\n%s", silent, o.Err(), &log)
+		}
+		for _, request := range []string{"read", "read", "write"} { // each refused one is another problem
+			o.Forget("two")
+			o.Failed("two", refusal{errors.New(request + ": permission denied")})
+			time.Sleep(2 * logAfter)
+			synctest.Wait()
+		}
+		if log.Count("cause="+causeRefuses) != 2 {
+			t.Errorf("the store refuses two requests:\n%s", &log)
+		}
 		o.Over("two")
 		o.Over("two")
 		if log.Count("cause="+causeBack) != 2 {

@@ -10,6 +10,7 @@ import (
 
 	"flannel/internal/test/nstest"
 	"flannel/pkg/firewall"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // Check asks for an Apply if another program has changed our rules, and only then, with and without notifications.
@@ -120,7 +121,7 @@ func TestNotificationOutvotesGeneration(t *testing.T) {
 		}
 		sh(t, "nft flush chain ip flannel-ipv4 forward")
 		for _, s := range f.places {
-			s.generation = readGeneration()
+			s.generation = rtnetlink.TablesGeneration()
 		}
 		f.pending.Or(uint32(topicNFT4))
 		if !f.Check() {
@@ -166,11 +167,11 @@ func TestUnchangedAfterAnError(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		s := &placeState{place: nftPlace{family: nftables.TableFamilyIPv4}, topics: topicNFT4}
 		s.syncedDigest = s.digest()
-		if !s.unchanged(readGeneration) || s.generation == 0 || !s.unchanged(readGeneration) {
+		if !s.unchanged(rtnetlink.TablesGeneration) || s.generation == 0 || !s.unchanged(rtnetlink.TablesGeneration) {
 			t.Errorf("a place in which nothing happens has changed; its generation is %d", s.generation)
 		}
 		s.syncedDigest = 0 // as reconcile sets it
-		if s.unchanged(readGeneration) {
+		if s.unchanged(rtnetlink.TablesGeneration) {
 			t.Error("a place that could not be read is unchanged")
 		}
 	})

@@ -140,7 +140,7 @@ func (f *Firewall) Check() (changed bool) {
 	now := time.Now()
 	f.queueChecks(now)
 	changed = !f.applied
-	generation := sync.OnceValue(readGeneration) // one request for all places, if any needs it
+	generation := sync.OnceValue(rtnetlink.TablesGeneration) // one request for all places, if any needs it
 	for _, s := range f.places {
 		if !s.due(now) {
 			continue // nothing concerns it, or it is in a pause, to whose end the timer is set

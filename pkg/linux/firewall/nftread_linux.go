@@ -81,16 +81,6 @@ func number(value []byte) uint32 {
 	return binary.BigEndian.Uint32(value)
 }
 
-// readGeneration returns a number that every transaction of nf_tables in this network namespace changes; 0: unknown, so that
-// Firewall.Check, its caller, reads the rules themselves.
-func readGeneration() uint32 {
-	answer, err := request(unix.NFT_MSG_GETGEN, 0, nftables.TableFamilyUnspecified, nil) // no list, no attributes
-	if err != nil || len(answer) == 0 {
-		return 0
-	}
-	return number(attr(answer[0].Data, unix.NFTA_GEN_ID))
-}
-
 // hasChain reports whether the chain exists. An error is one that isTransient, such as a lack of memory or descriptors:
 // asked again, the kernel may answer. With any other error, also EPERM, the chain counts as missing: so answers a kernel
 // without nf_tables, without this family or without the table, and then nothing of ours is there.

@@ -84,27 +84,6 @@ func beginChange(m rtnetlink.Message, t *nftables.Table, kind, flags uint16) rtn
 	return m.Begin(unix.NFNL_SUBSYS_NFTABLES<<8|kind, unix.NLM_F_ACK|flags, []byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0})
 }
 
-// generation returns a number that every transaction of nf_tables in the connection's network namespace
-// changes, a moment before others see the change; 0: unknown.
-func (c *conn) generation() uint32 {
-	answers, err := c.socket.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
-		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
-	})
-	if err != nil {
-		c.drain()
-		return 0
-	}
-	if len(answers) == 0 || len(answers[0].Data) < 4 {
-		return 0
-	}
-	id := rtnetlink.Attr(answers[0].Data[4:], unix.NFTA_GEN_ID)
-	if len(id) != 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(id)
-}
-
 // drain discards answers that were not read. Call it after an error.
 func (c *conn) drain() {
 	raw, err := c.socket.SyscallConn()
@@ -133,9 +112,6 @@ func (c *counters) read(table *nftables.Table) (packets map[string]uint64, err e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	objects, err := c.conn.GetObjects(table)
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	}
 	if err != nil {
 		c.conn.drain()
 		return nil, err

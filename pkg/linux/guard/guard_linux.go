@@ -78,7 +78,7 @@ type Guard struct {
 	trial   trial
 
 	config   *Config           // of the rules in the kernel; nil: none, or not known, so that fill writes all of them
-	compared uint32            // the generation of nf_tables (see conn.generation) at which check last read the table; 0: not known
+	compared uint32            // the generation of nf_tables (see rtnetlink.TablesGeneration) at which check last read the table; 0: not known
 	rules    []uint64          // their handles, with which check compares those that it lists
 	inRules  []mask            // of sets that the rules in the kernel look at, as far as is known; nil: there are no rules
 	dropping bool              // they drop packets, as far as is known

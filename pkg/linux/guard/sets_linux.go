@@ -3,7 +3,6 @@ package guard
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -243,7 +242,7 @@ func (e elements[E]) List(context.Context) (map[E]struct{}, error) {
 	for _, set := range e.sets() {
 		code := codeOf(set)
 		list, err := e.g.conn.GetSetElements(e.g.set(set))
-		if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: there is no such set yet
+		if err != nil { // also if somebody has deleted the set since fill made it: then the next check makes it again
 			return nil, fmt.Errorf("set %s: %w", set, err)
 		}
 		for _, has := range list {
@@ -326,26 +325,33 @@ func (e element) write(m rtnetlink.Message) rtnetlink.Message {
 	return m.Attr(unix.NFTA_DATA_VALUE, key)
 }
 
-// isComplete reports whether the table has all that prepare makes. Somebody can delete what no rule looks at,
-// such as the counters of what is dropped while the rules only count. The table must exist.
-func (g *Guard) isComplete() (bool, error) {
+// keySizes returns the sizes of the keys, in bytes, of all sets that the kernel has in the table, by their names. The
+// table must exist.
+func (g *Guard) keySizes() (map[string]int, error) {
 	sets, err := g.conn.GetSets(g.table)
 	if err != nil {
-		return false, fmt.Errorf("list the sets of table %s: %w", g.table.Name, err)
+		return nil, fmt.Errorf("list the sets of table %s: %w", g.table.Name, err)
 	}
+	sizes := map[string]int{}
+	for _, s := range sets {
+		sizes[s.Name] = int(s.KeyType.Bytes)
+	}
+	return sizes, nil
+}
+
+// isComplete reports whether the table, whose sets have keys of these sizes, has all that prepare makes. Somebody can
+// delete what no rule looks at, such as the counters of what is dropped while the rules only count.
+func (g *Guard) isComplete(keys map[string]int) (bool, error) {
 	counted, err := g.counts.read(g.table)
 	if err != nil {
 		return false, fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
-	}
-	hasSet := func(name string) bool {
-		return slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == name })
 	}
 	for _, name := range counterNames() {
 		if _, exists := counted[name]; !exists {
 			return false, nil
 		}
 	}
-	return !slices.ContainsFunc(fixedSets, func(name string) bool { return !hasSet(name) }), nil
+	return !slices.ContainsFunc(fixedSets, func(name string) bool { return keys[name] != int(g.set(name).KeyType.Bytes) }), nil
 }
 
 // setsOf returns the names of the sets that the rules look at, which nobody can delete.

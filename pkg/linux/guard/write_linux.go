@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // This file writes the guard's table (guard_linux.go says what it drops) and compares it
@@ -43,7 +44,7 @@ func (g *Guard) kernelTable() (*nftables.Table, error) {
 // after a change whose result is not known, and when somebody else has changed the table. If nobody has
 // changed anything in nf_tables since the last check, this guard included, a check by Relist alone reads nothing.
 func (g *Guard) check(o dataplane.Options) error {
-	generation := g.conn.generation() // before the lists: a change in between makes the next check read again
+	generation := rtnetlink.TablesGeneration() // before the lists: a change in between makes the next check read again
 	g.relist = false
 	if g.config != nil && generation != 0 && generation == g.compared {
 		return nil
@@ -55,9 +56,12 @@ func (g *Guard) check(o dataplane.Options) error {
 		return err
 	}
 	inForce, err := g.inForce()
+	var keys map[string]int // nil: not read
 	isComplete := true
 	if err == nil && inForce && g.config != nil {
-		isComplete, err = g.isComplete()
+		if keys, err = g.keySizes(); err == nil {
+			isComplete, err = g.isComplete(keys)
+		}
 	}
 	if err != nil {
 		return err
@@ -74,9 +78,9 @@ func (g *Guard) check(o dataplane.Options) error {
 		g.log.Info("repairing the guard's table, somebody else has changed it", "table", g.table.Name)
 		o.Repairs.Count("guard-rules", 1) // a label of the metric of repairs
 	}
-	// Sets that no rule looks at may be gone. makeDescribedSets makes them, which changes nothing if the kernel has them.
-	looked := setsOf(rules)
-	maps.DeleteFunc(g.made, func(set string, _ bool) bool { return g.config == nil || !slices.Contains(looked, set) })
+	// Sets that no rule looks at may be gone, or may be somebody else's. makeDescribedSets makes only those: each transaction
+	// changes the generation, so that the next check would read all again.
+	maps.DeleteFunc(g.made, func(set string, _ bool) bool { return g.config == nil || keys[set] != codeOf(set).keySize() })
 	g.compared = generation
 	return nil
 }
@@ -98,7 +102,7 @@ func (g *Guard) inForce() (bool, error) {
 func (g *Guard) listRules() (rules []*nftables.Rule, dropping bool, err error) {
 	for _, name := range chainNames() {
 		chain, err := g.conn.GetRules(g.table, &nftables.Chain{Name: name, Table: g.table})
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if err != nil { // a chain that does not exist has no rules, and is no error
 			return nil, false, fmt.Errorf("read chain %s of table %s: %w", name, g.table.Name, err)
 		}
 		for _, r := range chain {

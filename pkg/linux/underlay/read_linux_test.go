@@ -166,6 +166,8 @@ func TestWatch(t *testing.T) {
 				ip -6 route add fd07::/64 via 2001:db8:1::1; ip -6 route del fd07::/64
 				ip route add 10.5.8.0/24 dev far proto 70; ip route del 10.5.8.0/24 # as flanneld's own for WireGuard
 				ip -6 route add fd08::/64 dev far proto 70; ip -6 route del fd08::/64
+				echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode # notifications then have the ID of an object in place of the gateway
+				ip -6 nexthop add id 7 via 2001:db8:1::1 dev eth0; ip -6 route add fd07::/64 nhid 7 proto bgp; ip -6 route del fd07::/64; ip nexthop del id 7
 				ip link add flannel.1 address 02:00:00:00:00:77 type veth peer name flannel-far; ip addr add 10.5.1.0/32 dev flannel.1; ip link set flannel.1 up
 				ip link set flannel-far up; ip -6 route add fd08::/64 dev flannel.1; ip link del flannel.1`)
 			select {
