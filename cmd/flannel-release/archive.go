@@ -158,7 +158,8 @@ func (r *release) archives(_ modules, notices []byte) error {
 // thirdParty is the file with the licences of everything that is linked in.
 const thirdParty = "THIRD-PARTY-LICENSES"
 
-// from is a file, by its path in the repository or to a built program, and its name and mode in the release.
+// from is a file, and its name and mode in the release. The path is relative to the repository, or begins with r.programs,
+// as release.program returns it.
 type from struct {
 	path, name string
 	mode       fs.FileMode

@@ -24,9 +24,9 @@ import (
 // release is what all steps need.
 type release struct {
 	version string    // v1.2.3, or what git describe prints
-	commit  string    // that was built, hexadecimal
+	commit  string    // HEAD of what was built, hexadecimal; says nothing of changes that are not committed
 	time    time.Time // of the commit; that of all files
-	image   string    // where the images will be: a name without tag
+	image   string    // where the images will be: a name without tag; "flanneld" if nobody gives one
 
 	systems  []system // of the programs
 	source   string   // the repository
@@ -108,7 +108,8 @@ var versionPattern = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]
 // THIRD-PARTY-LICENSES. With its error, make ends.
 type step func(linked modules, notices []byte) error
 
-// steps are those of a whole release. The last ones read the files of those before.
+// steps are those of a whole release, in the order in which make runs them: provenance lists the files of the steps
+// before it, and checksums all files.
 func (r *release) steps(pins string) []step {
 	return []step{
 		r.archives,

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -39,16 +40,14 @@ func (r *release) modules() (modules, error) {
 	}
 	programs = append(programs, r.allPrograms()...)
 	linked := map[string]*debug.Module{} // by path and version
-	goVersion := ""
 	for _, program := range programs {
 		info, err := buildinfo.ReadFile(program)
 		if err != nil {
 			return nil, err
 		}
-		if goVersion != "" && info.GoVersion != goVersion {
-			return nil, fmt.Errorf("%s was built by %s and others by %s: run make release-deps and then make release", program, info.GoVersion, goVersion)
+		if info.GoVersion != runtime.Version() { // the Makefile runs this command with the Go that builds the programs
+			return nil, fmt.Errorf("%s was built by %s, and this command by %s: run make release-deps and then make release", program, info.GoVersion, runtime.Version())
 		}
-		goVersion = info.GoVersion
 		for _, m := range append(info.Deps, &info.Main) {
 			if m.Replace != nil {
 				return nil, fmt.Errorf("%s is replaced by %s: its licence is not known", m.Path, m.Replace.Path)
@@ -77,7 +76,7 @@ func (r *release) modules() (modules, error) {
 	if err != nil {
 		return nil, err
 	}
-	standard := module{path: "std", version: goVersion}
+	standard := module{path: "std", version: runtime.Version()}
 	if err := standard.readLicences(strings.TrimSpace(string(root)), known); err != nil {
 		return nil, err
 	}

@@ -25,8 +25,8 @@ var only = map[string]string{
 }
 
 // packages is one of the steps that release.make runs: it writes a Debian package and an RPM for each architecture of
-// Linux into r.out. notices is the text of THIRD-PARTY-LICENSES. Packages do not list the linked modules, which all
-// steps get. make cross, man and completions have filled r.programs before.
+// Linux into r.out. notices is the text of THIRD-PARTY-LICENSES. Packages do not list the linked modules, the other
+// argument of a step. make cross, man and completions have filled r.programs before.
 func (r *release) packages(_ modules, notices []byte) (err error) {
 	// nfpm, which makes the packages, reads their contents from files.
 	work, err := os.MkdirTemp("", "flannel-release")
@@ -59,8 +59,8 @@ func (r *release) packages(_ modules, notices []byte) (err error) {
 	return nil
 }
 
-// packageFiles returns the files of a package that are the same for all architectures. The path of a source is relative
-// to the repository, and the name of a file to the root directory of the machine.
+// packageFiles returns the files of a package that are the same for all architectures. Their names are relative to the
+// root directory of the machine.
 func (r *release) packageFiles(notices []byte) ([]entry, error) {
 	const doc = "usr/share/doc/flanneld/"
 	all, err := r.read([]from{
@@ -163,15 +163,5 @@ func (r *release) writePackage(kind string, s system, contents files.Contents) e
 	if err != nil {
 		return err
 	}
-	if info, err = prepared(info, kind); err != nil {
-		return err
-	}
 	return r.create(packager.ConventionalFileName(info), func(w io.Writer) error { return packager.Package(info, w) })
-}
-
-// prepared returns a copy of info for one kind of package, because nfpm changes what it gets.
-func prepared(info *nfpm.Info, kind string) (*nfpm.Info, error) {
-	copied := *info
-	err := nfpm.PrepareForPackager(&copied, kind)
-	return &copied, err
 }

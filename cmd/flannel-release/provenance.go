@@ -41,7 +41,8 @@ type (
 	}
 )
 
-// sums returns the names of the files of the release, in order, and their SHA-256 sums.
+// sums returns the names of the files that the steps before have written, in order, and their SHA-256 sums. There are no
+// others: release.make begins with an empty r.out. A directory there is an error.
 func (r *release) sums() ([]subject, error) {
 	files, err := os.ReadDir(r.out)
 	if err != nil {
@@ -59,8 +60,9 @@ func (r *release) sums() ([]subject, error) {
 	return all, nil
 }
 
-// provenance is a step: it writes what the files of the release so far were made from. The statement is not signed:
-// whoever publishes the release signs it, as the payload of a DSSE envelope.
+// provenance is a step (see release.steps): it writes what the files of the steps before were made from. Whoever publishes
+// the release sets the builder's ID in a copy of the statement, and signs the copy as the payload of a DSSE envelope
+// (Documentation/releasing.md). The file itself stays as it is, so that SHA256SUMS still fits it.
 func (r *release) provenance() error {
 	files, err := r.sums()
 	if err != nil {
@@ -68,9 +70,9 @@ func (r *release) provenance() error {
 	}
 	s := statement{Type: "https://in-toto.io/Statement/v1", Subject: files, PredicateType: "https://slsa.dev/provenance/v1"}
 	s.Predicate.BuildDefinition = buildDefinition{
-		BuildType:            "make release",
+		BuildType:            "make release", // SLSA wants a URI here and in Builder.ID, and the project has no address for one
 		ExternalParameters:   map[string]string{"VERSION": r.version, "IMAGE": r.image},
-		InternalParameters:   map[string]string{"go": runtime.Version()},
+		InternalParameters:   map[string]string{"go": runtime.Version()}, // r.modules has compared it with that of the programs
 		ResolvedDependencies: []subject{{"flanneld", map[string]string{"gitCommit": r.commit}}},
 	}
 	s.Predicate.RunDetails.Builder.ID = "unsigned: set by whoever signs"
@@ -84,7 +86,8 @@ func (r *release) provenance() error {
 	})
 }
 
-// checksums is a step: it writes SHA256SUMS, with all files of the release so far, which sha256sum -c checks.
+// checksums is the last step: it writes SHA256SUMS, with all files of the steps before, which sha256sum -c checks. By
+// convention, the name has no version.
 func (r *release) checksums() error {
 	files, err := r.sums()
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeSBOM writes a software bill of materials in CycloneDX's JSON: our programs' modules, and an image's packages.
+// writeSBOM writes a software bill of materials in CycloneDX's JSON into the file name of the release: our programs'
+// modules, and an image's packages; nil: it is not of an image.
 func (r *release) writeSBOM(linked modules, packages []debianPackage, name string) error {
 	ours := cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: "flanneld", Name: "flanneld", Version: r.version,
 		Licenses: &cdx.Licenses{{License: &cdx.License{ID: "Apache-2.0"}}}}

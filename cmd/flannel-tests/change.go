@@ -14,7 +14,8 @@ type change struct {
 	files []string // from the top of the repository
 }
 
-// readChange compares the working tree with the commit at which it left base.
+// readChange compares the working tree with the commit at which it left base; "": with nothing. of is what runs: test,
+// changed or night (see makePlan).
 func readChange(of, base string) (change, error) {
 	if of == "night" || base == "" {
 		return change{since: "nothing", all: true}, nil

@@ -8,22 +8,25 @@ import (
 	"strings"
 )
 
-// greenFile names the commits at which all tests passed, of packages and of each kernel in a virtual machine. A later run
-// tests with its full weight only what has changed since. A night that has passed writes it; `make test` writes
-// bin/green, to be committed in its place.
+// greenFile names the commits at which all tests have passed: one for packages, and one for each series of kernels in a
+// virtual machine. The next `make test` runs the heavy tests (see makePlan) only for what has changed since these commits.
+// When it has passed, it writes bin/green, which a person commits as greenFile. `make night`, which tests everything,
+// writes greenFile itself, for a person to commit.
 const greenFile = ".ci/green"
 
-// ofPackages is the row of greenFile for packages: the race detector, Wine, other architectures, the release.
+// ofPackages is the row of greenFile for all tests but those in a virtual machine: packages with the race detector and
+// under Wine, other architectures, the release.
 const ofPackages = "packages"
 
-// ofKernel is the row of greenFile for a series of kernels, such as 6.1.
+// ofKernel is the row of greenFile for a series of kernels, such as 6.1. Without the row, all tests of a kernel
+// run.
 func ofKernel(series string) string { return "kernel-" + series }
 
 // green has the commits of greenFile by row.
 type green map[string]string
 
-// parseGreen reads lines of a row's name and a commit; a line that begins with # is a comment. The row of packages
-// must exist.
+// parseGreen reads lines of a row's name and a commit; a line that begins with # is a comment. The row of packages must
+// exist: each run that is recorded writes it.
 func parseGreen(text string) (green, error) {
 	g := green{}
 	for line := range strings.Lines(text) {
@@ -74,10 +77,11 @@ func cleanHead() (string, error) {
 	return head[0], nil
 }
 
-// recordPassed writes, after all tests of a plan have passed, the commits of the next greenFile to a file: HEAD,
-// because everything that has changed since the commits of greenFile was tested. kernels are the series whose tests
-// have passed, too. began is cleanHead at the start of the run: nothing is written, without an error, if there were
-// changes that are not committed, then or now, or if HEAD is another commit now.
+// recordPassed writes the next greenFile to a file when all tests that `make test` or `make night` has planned (see plan)
+// have passed: HEAD in the row of packages and in those of kernels, the series whose tests have passed, too. The plan had
+// all that has changed since the commits of greenFile. Plans that have less, of `make changed` and with BASE, are not
+// recorded. began is cleanHead at the start of the run: nothing is written, without an error, if there were changes that
+// are not committed, then or now, or if HEAD is another commit now.
 func recordPassed(began string, kernels []string, file string) error {
 	head, err := cleanHead()
 	if err != nil {

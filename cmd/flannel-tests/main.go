@@ -72,7 +72,8 @@ func run(of, base, series string) error {
 	return nil
 }
 
-// A plan says what to test. Packages have names below the top of the repository, such as ./pkg/file.
+// A plan says what to test; makePlan makes it, and make reads it as variables. Packages have names below the top of the
+// repository, such as ./pkg/file.
 type plan struct {
 	race, plain []string // packages to test with the race detector, and without it
 	kube        []string // packages whose tests need Kubernetes' programs

@@ -14,6 +14,7 @@ import (
 //	changed   affected packages       none         affected                none              what the rows name
 //	night     all                     none         all                     -                 all
 //
+// "test" is `make test`, and so on. A night is `make night`, which takes hours and runs some tests in steps of their own.
 // A package is affected if it has changed, or imports one that has. Wine runs affected packages whose code differs on
 // Windows, or all packages if a row of .ci/paths has the word wine. The race detector is for programs: packages that
 // are tests alone, such as the rules for the source and dist, run without it, in a tenth of the time. The tests of a

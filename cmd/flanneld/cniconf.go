@@ -134,7 +134,7 @@ func (c *call) warnOfPlugins(dirs cniDirs, programs []string) {
 	}
 }
 
-// causeNoPlugins is a cause in the log.
+// causeNoPlugins is a value of the attribute cause in the log.
 const causeNoPlugins = "plugins-missing"
 
 // cniSources returns where to read the values that the flags do not set.

@@ -33,9 +33,13 @@ type cniDirs struct {
 	// wrong with them.
 	Problem string `json:"problem,omitempty"`
 
-	bins []string              // all directories of plugins, in the order in which containerd searches them; Bin is the first
-	from install.ContainerdCNI // of FindContainerd; Sources and LookAgain are set also with its error
-	err  error                 // containerd's configuration cannot be used
+	bins []string // all directories of plugins, in the order in which containerd searches them; Bin is the first
+	// from is what FindContainerd has returned, or the zero value with an error, apart from two
+	// fields: Sources, the files on which the directories depend, and LookAgain, the time after
+	// which they may be others although no file has changed (on Windows, where the registry
+	// names the file; 0: never).
+	from install.ContainerdCNI
+	err  error // containerd's configuration cannot be used; nil also without containerd
 }
 
 // cniDirs reads containerd's configuration, anew with each call.
@@ -54,8 +58,8 @@ func (p process) cniDirs() cniDirs {
 		d.from, d.err, d.Problem = found, err, err.Error()
 	default:
 		d.Config, d.from = found.Config, found
-		d.Conf, d.Bin, d.bins = found.Conf.Dirs[0], found.Bin.Dirs[0], found.Bin.Dirs
-		d.Problem = cmp.Or(found.Conf.Missing(), found.Bin.Missing()) // the directories are used even so
+		d.Conf, d.Bin, d.bins = found.Conf.Dirs[0], found.Bin.Dirs[0], found.Bin.Dirs // without an error, each has one at least
+		d.Problem = cmp.Or(found.Conf.Missing(), found.Bin.Missing())                 // "": all is well; a missing directory is used, too
 	}
 	return d
 }
@@ -69,8 +73,8 @@ func (d cniDirs) required(flag string) error {
 	return fmt.Errorf("%w; or set --%s", d.err, flag)
 }
 
-// complete sets where plugins are installed, if they are and it is not set. flag is the
-// one that sets it.
+// complete sets files.PluginTo, where plugins are installed, if there are plugins to install
+// and the flag with this name has not set it. The error names the flag.
 func (d cniDirs) complete(files *install.Files, flag string) error {
 	if files.PluginFrom == "" || files.PluginTo != "" {
 		return nil
@@ -79,16 +83,18 @@ func (d cniDirs) complete(files *install.Files, flag string) error {
 		return err
 	}
 	files.PluginTo = d.Bin
-	if info, err := os.Stat(files.PluginFrom); err == nil && !info.IsDir() {
+	// As in package install, a source that does not exist yet is taken for one plugin.
+	if info, err := os.Stat(files.PluginFrom); err != nil || !info.IsDir() {
 		files.PluginTo = filepath.Join(d.Bin, filepath.Base(files.PluginFrom))
 	}
 	return nil
 }
 
 // keepCNI keeps CNI files until ctx ends: a task of the daemon, and install-cni --watch, call
-// it. flag is the one that sets where plugins are installed. Without the flag, keepCNI
-// follows containerd's configuration; that the configuration cannot be read stops nothing
-// else.
+// it. flag is the name of the one that sets where plugins are installed. Without this flag,
+// keepCNI installs them where containerd's configuration says. While that cannot be read, the
+// other files are kept even so. Without files it returns at once, and with an error if it
+// could not begin.
 func (p process) keepCNI(ctx context.Context, files install.Files, flag string, log *slog.Logger) error {
 	if files.PluginFrom == "" || files.PluginTo != "" {
 		return files.Keep(ctx, log)
@@ -110,11 +116,14 @@ func (p process) keepCNI(ctx context.Context, files install.Files, flag string, 
 //	names the same one       none
 //
 // containerd may be installed, or its configuration completed, after the daemon has
-// started. It returns nil when ctx ends. plugins.PluginTo is "": nothing is kept yet.
+// started. plugins has no PluginTo, as nothing is kept yet. keepPlugins returns nil when ctx
+// ends, and an error if files cannot be watched or there is no plugin to install.
 func (p process) keepPlugins(ctx context.Context, plugins install.Files, flag string, log *slog.Logger) error {
 	next, err := p.awaitPluginDir(ctx, plugins, flag, log)
 	for err == nil && ctx.Err() == nil {
-		kept := next // one task of the round keeps these files, and the other ends the round when they belong elsewhere, and sets next
+		// In a round, one task keeps the plugins in one directory. The other task waits for
+		// another directory, sets next, and ends the round.
+		kept := next
 		round, end := context.WithCancel(ctx)
 		tasks, round := errgroup.WithContext(round)
 		tasks.Go(func() (err error) {
@@ -130,7 +139,8 @@ func (p process) keepPlugins(ctx context.Context, plugins install.Files, flag st
 }
 
 // awaitPluginDir waits until the plugins are to be installed elsewhere than in
-// kept.PluginTo, or ctx ends, and returns where.
+// kept.PluginTo ("": until it is known where), and returns kept with the new PluginTo; the
+// same kept if ctx ends. The error is that of watching files.
 func (p process) awaitPluginDir(ctx context.Context, kept install.Files, flag string, log *slog.Logger) (install.Files, error) {
 	reported := ""
 	for {
@@ -151,7 +161,7 @@ func (p process) awaitPluginDir(ctx context.Context, kept install.Files, flag st
 		}
 		var again time.Time // zero: not before a file changes
 		if after := dirs.from.LookAgain; after > 0 {
-			again = reconcile.OnBeat(after)
+			again = reconcile.OnBeat(after) // within that time, when this process wakes anyway
 		}
 		reconcile.Wait(ctx, again, changes)
 		endWatch()
@@ -161,8 +171,9 @@ func (p process) awaitPluginDir(ctx context.Context, kept install.Files, flag st
 	}
 }
 
-// watchCNIDirs returns the directories, and a channel that receives a value when they may
-// have changed, until endWatch is called or ctx ends.
+// watchCNIDirs returns the directories, and a channel that receives a value when their Sources
+// have changed, until endWatch is called or ctx ends. The caller calls endWatch, except after
+// an error, with which it is nil.
 func (p process) watchCNIDirs(ctx context.Context) (dirs cniDirs, changes <-chan struct{}, endWatch context.CancelFunc, err error) {
 	for {
 		sources := p.cniDirs().from.Sources
@@ -179,7 +190,7 @@ func (p process) watchCNIDirs(ctx context.Context) (dirs cniDirs, changes <-chan
 	}
 }
 
-// causeNoCNIDirs is a cause in the log.
+// causeNoCNIDirs is a value of the attribute cause in the log.
 const causeNoCNIDirs = "cni-dirs-unknown"
 
 // showCNIDirs is the command cni-dirs: it declares the flags, and what it returns runs when

@@ -144,6 +144,32 @@ func TestKeepWhereContainerdLooks(t *testing.T) {
 	eventually.True(t, "there is no configuration", exists(path("bin/plugin")))
 }
 
+// A plugin that does not exist yet when the daemon starts is installed when it does, into containerd's directory.
+func TestKeepPluginThatComesLater(t *testing.T) {
+	dir := watchedDir(t)
+	found := at(t, dir)
+	source := filepath.Join(dir, "source", "plugin")
+	if err := os.Mkdir(filepath.Dir(source), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	log := &logtest.Log{}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	p := process{containerd: func() (install.ContainerdCNI, error) { return found, nil }}
+	go func() { ended <- p.keepCNI(ctx, install.Files{PluginFrom: source}, "cni-plugin-to", log.Logger()) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	eventually.True(t, "the plugin is missing", func() bool { return log.Count("level=WARN") > 0 })
+	if _, err := file.Put(source, []byte("binary"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "the plugin is installed", exists(filepath.Join(found.Bin.Dirs[0], "plugin")))
+}
+
 // Plugins follow containerd also when no file changes: when its service is registered later, or gets another command line.
 func TestKeepWhereServiceLooks(t *testing.T) {
 	dir := watchedDir(t)

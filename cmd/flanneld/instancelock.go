@@ -12,7 +12,7 @@ import (
 	"flannel/pkg/status"
 )
 
-// causeHeld is a cause in the log.
+// causeHeld is a value of the attribute cause in the log.
 const causeHeld = "file-held"
 
 // holdInstance makes sure that no other flanneld works with the subnet file, and so with the

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"flannel/pkg/daemon"
 	"flannel/pkg/dataplane"
@@ -21,9 +20,10 @@ import (
 	"flannel/subnet"
 )
 
-// open returns the daemon without its Manager. It opens what the daemon reads and changes on
-// this node, and subscribes to notifications of all of that. The caller must call closeAll,
-// also after an error: it closes what was opened, in the reverse order.
+// open returns the daemon without its Manager, for start. It opens what the daemon reads and
+// changes on this node, and subscribes to notifications of all of that. The caller must call
+// closeAll, also after an error: it closes what was opened, in the reverse order. What each
+// field and option is for is said at its type.
 func open(ctx context.Context, o options, log *slog.Logger) (d *daemon.Daemon, closeAll func() error, err error) {
 	var closers []func() error
 	closeAll = func() (err error) {
@@ -32,10 +32,13 @@ func open(ctx context.Context, o options, log *slog.Logger) (d *daemon.Daemon, c
 		}
 		return err
 	}
+	// The board collects what /readyz, /metrics and the status socket show, and tally what a
+	// pass has changed, for the log.
 	board, tally := &status.Board{}, &reconcile.Tally{}
 	o.addProcess(board)
 	counts := metrics.New(board, onTooManyPeers(o, log))
-	// With a subnet file this is a restart: the network of the run before still works.
+	// With a subnet file this is a restart: the network of the run before still works, and
+	// /startupz says so at once.
 	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && !env.IsZero() {
 		board.Resumed()
 	}
@@ -44,12 +47,14 @@ func open(ctx context.Context, o options, log *slog.Logger) (d *daemon.Daemon, c
 		return nil, closeAll, err
 	}
 	closers = append(closers, plane.Close)
+	daemon.AddDataplane(board, plane)
 	rules, err := openFirewall(firewall.Options{Log: log, Instance: instanceOf(o.SubnetFile), Resync: o.FirewallResync,
 		Repaired: func() { counts.Repaired("firewall", 1) }})
 	if err != nil {
 		return nil, closeAll, err
 	}
 	closers = append(closers, rules.Close)
+	// What watches interfaces and files ends with ctx, and needs no closer.
 	interfaces, err := newUnderlay(ctx, o.Underlay, log)
 	if err != nil {
 		return nil, closeAll, err
@@ -58,10 +63,10 @@ func open(ctx context.Context, o options, log *slog.Logger) (d *daemon.Daemon, c
 	if err != nil {
 		return nil, closeAll, err
 	}
-	daemon.AddDataplane(board, plane)
-	probes, closeProbes := newProber(o, log, board, counts)
+	probes, closeProbes := newProber(o, log, board, counts) // nil: peers are not probed
 	closers = append(closers, closeProbes)
-	// leanDataplane and returningMemory return memory to the system (memory.go).
+	// leanDataplane and returningMemory return to the system what the start took (memory.go).
+	// notify and watchdog are for systemd (run.go).
 	return &daemon.Daemon{
 		Dataplane: &leanDataplane{Dataplane: plane, release: releaseProgram, returnAll: returnMemory}, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
 		Settings: o.Settings, Log: log, Board: board, Metrics: counts, Tally: tally, Probes: probes,
@@ -70,7 +75,7 @@ func open(ctx context.Context, o options, log *slog.Logger) (d *daemon.Daemon, c
 }
 
 // newPlane opens the dataplane. What its tables change is counted for metrics, and in
-// tally for the log.
+// tally for the log. The caller closes it.
 func newPlane(o options, log *slog.Logger, counts *metrics.Metrics, tally *reconcile.Tally) (dataplane.Dataplane, error) {
 	report := func(table string, entries int, done reconcile.Result) {
 		counts.Table(table, entries, done)
@@ -80,8 +85,8 @@ func newPlane(o options, log *slog.Logger, counts *metrics.Metrics, tally *recon
 		Repairs: dataplane.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), PodResults: podResults(), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
 }
 
-// openPlane opens the driver of this system, around which package extension runs commands.
-// The caller closes it.
+// openPlane opens the driver of this system, in a Dataplane that runs the commands of the
+// backend extension and passes everything else on to the driver. The caller closes it.
 func openPlane(o dataplane.Options) (dataplane.Dataplane, error) {
 	d, err := openDriver(o)
 	if err != nil {
@@ -95,9 +100,3 @@ type rulesWriter interface {
 	daemon.Firewall
 	io.Closer
 }
-
-// compareEvery is the interval of full comparisons with the kernel (resyncs), in addition
-// to those after notifications. There are notifications about everything that
-// matters, so this is only a safety net. With 10,000 peers it takes about 50
-// ms.
-const compareEvery = 5 * time.Minute

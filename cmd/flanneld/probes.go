@@ -36,8 +36,8 @@ func newProber(o options, log *slog.Logger, board *status.Board, counts *metrics
 	return p, conn.Close
 }
 
-// onTooManyPeers returns what to do if there are too many peers for metrics of each, which
-// each scrape calls; nil: the operator does not want such metrics.
+// onTooManyPeers returns what each scrape calls if there are too many peers for metrics of
+// each: it warns once. nil: the operator wants no metrics of each peer.
 func onTooManyPeers(o options, log *slog.Logger) func() {
 	if !o.PeerMetrics {
 		return nil

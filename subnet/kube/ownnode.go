@@ -12,9 +12,13 @@ import (
 )
 
 // ownNode is this node's Node in the API: the annotations that it should have, and the state in which we last saw it.
-// Manager.mu guards it. Each Acquire makes a new one, for the Publish and the Hold that follow it. An operator sets the
-// annotations that annotations.Operators returns (node.go), such as the overwrites of a public IP, and we only read
-// them. The other annotations of the type are ours. In the table, "the pause" is that of subnet.Conflict.
+// Manager.mu guards it. The daemon calls PublicIPs, then Acquire, which makes a new ownNode, and then Publish and Hold,
+// which use the ownNode beside each other. Of the annotations of type annotation (node.go), an operator sets those that
+// annotations.Operators returns, such as the overwrites of a public IP, and we only read them. The others are ours.
+//
+// In the table, "the conflict" is with somebody who changes our annotations again and again, and "the pause" is that of
+// subnet.Conflict: none before the first restoration, then 1 to 10 s. The conflict is over after two minutes without a
+// change, or when the table says so.
 //
 //	state        cause                                    action                                            next state
 //	acquired     Publish                                  write the annotations that differ                 publishing
@@ -38,10 +42,11 @@ type ownNode struct {
 	want      *subnet.Lease // the lease that the annotations should describe; nil: nothing was published yet
 	published bool          // the annotations matched want once: a difference means that someone else changed them
 	node      *storedNode   // as last seen; nil: the Node does not exist
-	// overwritten are the families (IPv4, IPv6) of want whose public IP an operator overwrites, as the caller of Publish knew
-	// from PublicIPs. With an overwrite, the annotation of the public IP has another address than this node sends from. The
-	// other nodes drop packets from an address that they do not know (package guard), so the caller has added that address
-	// to the Data of want, and one patch writes both. An overwrite that is set later has no effect before the next Publish.
+	// overwritten says of each family (IPv4, IPv6) whether an operator overwrote its public IP when PublicIPs was called
+	// last before Publish. With an overwrite, peers read another address of this node than the one that it sends from, and
+	// their guard (pkg/linux/guard) drops packets from an address that they do not know. So the caller of Publish has put
+	// the address that this node sends from into the Data of want, and one patch writes both. A later overwrite has no
+	// effect before the next Publish.
 	overwritten [2]bool
 	conflict    subnet.Conflict // paces how often we restore the annotations
 	warned      warned          // the problems with the operator's annotations that were logged
@@ -55,7 +60,7 @@ var overwrites = [2]annotation{overwrite, overwriteV6}
 // before, from the subnet file; they are only compared with the new ones.
 func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
 	m.mu.Lock()
-	found := m.found // PublicIPs has just read it
+	found := m.found // as PublicIPs has just read it with readOwn
 	m.found = nil    // it would be too old for another Acquire
 	m.mu.Unlock()
 	if found == nil {
@@ -64,10 +69,9 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			return subnet.Lease{}, err
 		}
 	}
-	name := found.Name
 	own := &ownNode{node: found} // not shared yet, so that no lock is needed
 	var err error
-	if own.v4, own.v6, err = subnetsIn(name, found.CIDRs, cfg); err != nil {
+	if own.v4, own.v6, err = subnetsIn(found.Name, found.CIDRs, cfg); err != nil { // readOwn has waited for a podCIDR
 		return subnet.Lease{}, err
 	}
 	// A cluster of one node can have this.
@@ -88,7 +92,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			"cause", causeSubnetChanged, "was", before.subnets(), "is", own.subnets())
 		m.reporter.subnetChanged(before.subnets(), own.subnets())
 	}
-	m.reporter.nodeChanged() // the reporter, too, must look at this Node
+	m.reporter.nodeChanged() // the reporter (report.go) must look whether this Node has our condition
 	return l, nil
 }
 
@@ -141,8 +145,9 @@ func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Pre
 	return v4, v6, errors.Join(problems...)
 }
 
-// storedLease returns the lease that our Node's annotations describe, with our subnets. It is not complete if they
-// describe none, cannot be read, or lack one of our families.
+// storedLease returns the lease that our Node's annotations describe, with our subnets. It is not complete if the
+// annotations describe none, cannot be read, or lack one of our families. It then has our subnets and what could be read
+// beside them.
 func (own *ownNode) storedLease() (l subnet.Lease, complete bool) {
 	l = subnet.Lease{Name: own.node.Name, Since: own.node.Created}
 	if described, err := leaseOf(own.node); err == nil {
@@ -152,11 +157,11 @@ func (own *ownNode) storedLease() (l subnet.Lease, complete bool) {
 		e *subnet.Endpoint
 		s netip.Prefix
 	}{{&l.V4, own.v4}, {&l.V6, own.v6}} {
-		if f.s.IsValid() && !f.e.On() {
-			complete = false
-		}
-		if f.e.Subnet = f.s; !f.s.IsValid() {
+		switch {
+		case !f.s.IsValid(): // we do not use the family, even if annotations describe it
 			*f.e = subnet.Endpoint{}
+		case !f.e.On(): // no annotation has the family's address
+			f.e.Subnet, complete = f.s, false
 		}
 	}
 	return l, complete
@@ -178,7 +183,7 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	return m.retry(ctx, "publish our lease", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
 }
 
-// errNoNode means that there is nothing to write to, for now. retry tries again.
+// errNoNode means that there is nothing to write to, for now. Manager.retry tries again.
 var errNoNode = errors.New("this node's Node does not exist, or has no podCIDR")
 
 // writeAnnotations writes those of our annotations that differ from own.want, one call at a time: the patch of an earlier
@@ -200,7 +205,7 @@ func (m *Manager) writeAnnotations(ctx context.Context, own *ownNode) error {
 		m.mu.Unlock()
 		return errNoNode // a recreated Node may get another podCIDR, which our annotations would not describe
 	}
-	name, want := m.name, own.want
+	name, want := own.node.Name, own.want
 	raw, _ := m.patchNeeded(own) // the names of what differs are for the log of restoreIfDue
 	m.mu.Unlock()
 	var patched *storedNode
@@ -214,7 +219,7 @@ func (m *Manager) writeAnnotations(ctx context.Context, own *ownNode) error {
 	defer m.mu.Unlock()
 	if patched != nil {
 		own.observePatched(patched)
-		own.conflict.Restored() // another change begins the next pause
+		own.conflict.Restored() // after a Publish without a conflict, this has no effect
 	}
 	if own.want == want { // the pointer; else Publish has set another one, and calls us again
 		own.published = true
@@ -230,7 +235,7 @@ func (m *Manager) patchNeeded(own *ownNode) (raw []byte, changes []string) {
 	if own.want == nil || own.node == nil {
 		return nil, nil
 	}
-	operators := own.node.Annotations // a copy, since Annotations is an array
+	operators := own.node.Annotations // a copy, since Annotations is an array; describeLease keeps the operator's values
 	for i, name := range overwrites {
 		// An overwrite that the caller of Publish did not know has no effect yet. describeLease reports an invalid one. The
 		// second argument: the address is to be IPv6.
@@ -240,7 +245,7 @@ func (m *Manager) patchNeeded(own *ownNode) (raw []byte, changes []string) {
 	}
 	want, problems := describeLease(own.want, operators)
 	for _, name := range overwrites {
-		want[name] = own.node.Annotations[name] // the patch must not delete it
+		want[name] = own.node.Annotations[name] // the patch must not delete one that was emptied above
 	}
 	for _, p := range problems {
 		if own.warned.add(p) {
@@ -258,8 +263,8 @@ func (own *ownNode) observe(n *storedNode) {
 	}
 }
 
-// observePatched records the answer to a patch of our Node. The answer has no spec, so the podCIDRs are those seen
-// before. An answer about a Node that was recreated since is ignored.
+// observePatched records the answer to a patch of our Node. PatchStatus asks for the metadata alone, so the podCIDRs are
+// those seen before. An answer about a Node that was recreated since is ignored. Manager.mu must be held, also for observe.
 func (own *ownNode) observePatched(n *storedNode) {
 	if own.node != nil && own.node.UID == n.UID {
 		n.CIDRs = own.node.CIDRs

@@ -56,7 +56,7 @@ func (p *peers) handle(_ context.Context, changes []change) error {
 }
 
 // read translates a Node. A Node that flannel does not manage has neither lease nor reject; whether it runs Windows is
-// recorded even so.
+// recorded even so. nil, a Node that does not exist, becomes the zero Entry.
 func read(n *storedNode) (e peerset.Entry) {
 	if n == nil {
 		return e

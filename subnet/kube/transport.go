@@ -46,15 +46,15 @@ func (o Options) restConfig() (*rest.Config, error) {
 	return cfg, nil
 }
 
-// inCluster returns the credentials of the pod's service account. root is the root
-// directory of a HostProcess container (Windows), below which the container's volumes may
-// be; "": this is no such container. See file.Mounted.
+// inCluster returns the credentials of the pod's service account. root is the root directory of a HostProcess container
+// (Windows); "": this is no such container. An older Windows has the container's volumes below root alone: file.Mounted
+// returns the path at which a file exists.
 func inCluster(root string) (*rest.Config, error) {
 	cfg, err := rest.InClusterConfig()
 	if root == "" || !errors.Is(err, fs.ErrNotExist) { // also if err is nil
 		return cfg, err
 	}
-	// rest.InClusterConfig has not found the files: they are below root.
+	// The files are not where rest.InClusterConfig reads them, so they are below root.
 	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	tokenFile := file.Mounted(root, account+"token")
 	token, err := os.ReadFile(tokenFile)
@@ -69,7 +69,8 @@ func inCluster(root string) (*rest.Config, error) {
 }
 
 // A dead connection is detected after pingAfter + pingTimeout. A server that is back after an outage is detected within
-// dialTimeout and the pause between two attempts.
+// dialTimeout and the pause before the next attempt (subnet.Pause, at most 2 s). The times are chosen,
+// not derived: each bears some lost packets.
 const (
 	pingAfter   = 5 * time.Second // without data
 	pingTimeout = 5 * time.Second
@@ -86,15 +87,24 @@ const (
 // concurrent use.
 type reconnector struct {
 	cfg   *transport.Config // with the names of the certificate files
-	conns subnet.Conns      // open ones of all transports (conns.Keep adds one), which Manager.Redial closes
+	conns subnet.Conns      // open ones of all transports, which the daemon closes when this node's address changes (Manager.Redial)
 	log   *slog.Logger      // for requests, at the debug level; the maker of the client sets it before the first request
 
 	mu sync.Mutex
 	rt *http.Transport // for the next request; mu guards it
 }
 
-// newReconnector returns a reconnector with its first transport.
+// dialer opens connections to the API server. TCP's own probes are for a connection by HTTP/1, which has no pings: after
+// 5 + 3·2 s it is dead.
+var dialer = &net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{
+	Enable: true, Idle: pingAfter, Interval: 2 * time.Second, Count: 3,
+}}
+
+// newReconnector returns a reconnector with its first transport. It sets cfg.Dial.
 func newReconnector(cfg *rest.Config) (*reconnector, error) {
+	// A kubeconfig may name a program that gets credentials (users.exec). TransportConfig wraps the dialer for it, to close
+	// the connections when the credentials change. Without a dialer it takes one that waits for 30 s.
+	cfg.Dial = dialer.DialContext
 	transportConfig, err := cfg.TransportConfig()
 	if err != nil {
 		return nil, fmt.Errorf("credentials for the Kubernetes API: %w", err)
@@ -111,19 +121,12 @@ func (r *reconnector) newTransport() (*http.Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificates for the Kubernetes API: %w", err)
 	}
-	// TCP's own probes, for a connection by HTTP/1, which has no pings: after 5 + 3·2 s it is dead.
-	dial := (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{
-		Enable: true, Idle: pingAfter, Interval: 2 * time.Second, Count: 3,
-	}}).DialContext
-	if r.cfg.DialHolder != nil { // rest.Config has a Dial
-		dial = r.cfg.DialHolder.Dial
-	}
 	dialAndKeep := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
+		conn, err := r.cfg.DialHolder.Dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		return r.conns.Keep(conn), nil
+		return r.conns.Keep(conn), nil // its Close removes it from conns
 	}
 	proxy := http.ProxyFromEnvironment
 	if r.cfg.Proxy != nil {
@@ -178,7 +181,8 @@ func (r *reconnector) logRequest(req *http.Request, began time.Time, resp *http.
 	subnet.LogRequest(r.log, verb, fmt.Sprintf("%.200s", object), began, result)
 }
 
-// replace makes a new transport in place of the failed one. Requests that still run over the failed one may go on.
+// replace makes a new transport in place of the failed one. Requests that still run over the failed one may go on, and
+// their connections are closed when they become idle.
 func (r *reconnector) replace(failed *http.Transport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

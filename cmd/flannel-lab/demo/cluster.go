@@ -17,7 +17,8 @@ import (
 	api "flannel/internal/test/kubetest/cluster"
 )
 
-// clusterShow is a show with a cluster instead of a lab.
+// clusterShow is a show with a cluster instead of a lab: its steps are the methods below, and
+// use neither show.lab nor show.pods.
 type clusterShow struct {
 	*show
 	cluster *cluster.Cluster

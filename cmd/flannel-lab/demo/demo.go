@@ -15,10 +15,11 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// Run runs the demo and writes it to out. o.Nodes must be at least 2: steps use the
-// first two nodes. backend is the Backend of the network configuration, a JSON
-// object. With probes it also shows what flanneld's probes find, which takes longer
-// than all other steps. The first step that fails ends the demo with its error.
+// Run runs the demo in a lab and writes it to out. o.Nodes must be at least 2: steps use the
+// first two nodes. The last o.Windows nodes are Windows nodes. backend is the Backend of the
+// network configuration, a JSON object. With probes it also shows what flanneld's probes find,
+// which takes longer than all other steps. The first step that fails ends the demo with its
+// error.
 func Run(ctx context.Context, out Output, o lab.Options, backend string, probes bool) error {
 	d, err := newShow(out, o, backend)
 	if err != nil {
@@ -48,7 +49,7 @@ func Run(ctx context.Context, out Output, o lab.Options, backend string, probes 
 type step struct {
 	title string
 	do    func(context.Context) error
-	slow  bool // waits for flanneld's timers, and not only for events; only the test reads it
+	slow  bool // waits for flanneld's timers, and not only for events; TestNoStepIsSlow reads it
 }
 
 // play does the steps, one after the other on this goroutine. If one fails it writes
@@ -72,7 +73,9 @@ func (d *show) play(ctx context.Context, steps []step, logs func() string) error
 // steps returns the steps for the options of the lab, which must be running. Each is a
 // method of show: those of a lab with etcd are in steps.go, the faults in faults.go, and
 // those of Kubernetes, of Windows and of probes in kubernetes.go, windows.go and
-// outage.go.
+// outage.go. A step relies on those before it: flanneld runs on all nodes after start, and
+// d.pods is set after makePods. loseNode is the last one, as it leaves the last node with
+// another subnet and another pod.
 func (d *show) steps() []step {
 	steps := []step{
 		{title: "Nodes: machines on one network, and etcd", do: d.nodes},
@@ -106,7 +109,7 @@ func (d *show) steps() []step {
 	if policies {
 		steps = append(steps, step{title: "Somebody removes a policy from HNS: flanneld.exe restores it", do: d.losePolicy})
 	}
-	if d.probes && d.backend.Type == "vxlan" && d.lab.Nodes[1].Windows == nil {
+	if d.probes && d.backend.Type == "vxlan" && d.lab.Nodes[1].Windows == nil { // closePort calls nft on this node
 		steps = append(steps, step{title: "A firewall closes the port of the tunnel: the probes of the others find it", do: d.closePort, slow: true})
 	}
 	steps = append(steps, step{title: "flanneld is killed and started again: no packet is lost", do: d.kill})
@@ -122,8 +125,8 @@ func (d *show) steps() []step {
 type show struct {
 	w       io.Writer
 	colour  bool       // w shows colours
-	cast    *recording // nil: none
-	lab     *lab.Lab   // set by Run; nil in a cluster's show
+	cast    *recording // an asciicast of what is written, which has no end of its own; nil: none (record.go)
+	lab     *lab.Lab   // set by Run; nil in a clusterShow (cluster.go)
 	options lab.Options
 	config  string     // Backend of the network configuration, a JSON object
 	pods    []*lab.Pod // one on each node, in their order; makePods sets it
@@ -135,7 +138,7 @@ type show struct {
 }
 
 // newShow returns a show without a lab. It reads what the steps need to know of the
-// backend. Colours are only for a terminal, and not if NO_COLOR is set
+// backend, a JSON object. Colours are only for a terminal, and not if NO_COLOR is set
 // (https://no-color.org).
 func newShow(out Output, o lab.Options, backend string) (*show, error) {
 	d := &show{w: out.Terminal, options: o, config: backend}
@@ -185,7 +188,8 @@ func (d *show) paint(code, s string) string { return "\x1b[" + code + "m" + s + 
 // is the name of the machine.
 func (d *show) prompt(where, command string) { d.say("   %s", d.paint("36", where+"# "+command)) }
 
-// run writes a command, runs it in a node or pod, and writes and returns its output.
+// run writes a command, runs it in a node or pod, whose name is where, and writes and returns
+// its output.
 func (d *show) run(ctx context.Context, where string, in machine.Namespaces, command ...string) (string, error) {
 	d.prompt(where, strings.Join(command, " "))
 	out, err := in.Run(ctx, command...)
@@ -197,7 +201,7 @@ func (d *show) run(ctx context.Context, where string, in machine.Namespaces, com
 	return out, err
 }
 
-// logs returns the last lines of every flanneld's log.
+// logs returns the last lines of every flanneld's log, for a step that has failed.
 func (d *show) logs() string {
 	var b strings.Builder
 	for _, node := range d.lab.Nodes {

@@ -98,7 +98,7 @@ func (d *show) kill(ctx context.Context) error {
 // whilePinging does work while the first pod pings the second one. It fails if work fails
 // or a ping is lost.
 func (d *show) whilePinging(work func() error) error {
-	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500)
+	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500) // pings a second
 	if err != nil {
 		return err
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Output is where a demo is written to. Errors of the writers do not end the demo: to
-// see those of Record, use a bufio.Writer, which keeps the first one.
+// Output is where a demo is written to. The caller closes the writers. Their errors do not
+// end the demo: to see those of Record, use a bufio.Writer, which keeps the first one.
 type Output struct {
 	Terminal io.Writer
 	Record   io.Writer // gets the same as an asciicast; nil: no recording

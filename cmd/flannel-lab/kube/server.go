@@ -20,6 +20,10 @@ import (
 	"k8s.io/kubernetes/pkg/controller/nodeipam/ipam"
 )
 
+// This file starts the parts of the control plane, for run (controlplane.go), which calls the
+// functions in their order. Files without a path are in the working directory, options.dir.
+// Keys and certificates are there already: loadPKI has made them (pki.go).
+
 // etcdSocket is the socket of etcd for clients. A port could be taken by
 // another process while the server is down.
 const etcdSocket = "unix://etcd.sock"
@@ -32,7 +36,7 @@ func startEtcd(ctx context.Context) (*embed.Etcd, error) {
 	// fsync is not needed: the kernel keeps the writes of a killed process.
 	c.UnsafeNoFsync = true
 	c.LogLevel = "error"
-	c.QuotaBackendBytes = 8 << 30 // the default is 2 GiB
+	c.QuotaBackendBytes = 8 << 30 // the most that etcd recommends, so that no test fills the store; the default is 2 GiB
 	for to, name := range map[*[]url.URL]string{&c.ListenClientUrls: etcdSocket,
 		&c.ListenPeerUrls: "unix://peer.sock"} {
 		u, err := url.Parse(name)
@@ -72,7 +76,8 @@ rules:
 `
 
 // startAPIServer starts kube-apiserver in this process, as its command line would. It
-// does not wait for it. The result of the server is sent to ended.
+// does not wait for it. The result of the server is sent to ended once, which must have room
+// for it.
 func startAPIServer(ctx context.Context, o options, ended chan<- error) error {
 	args := []string{
 		"--etcd-servers=" + etcdSocket,
@@ -102,7 +107,9 @@ func startAPIServer(ctx context.Context, o options, ended chan<- error) error {
 }
 
 // serviceRange returns the network of Services, which must be of the family of the
-// address that the server advertises.
+// address that the server advertises. The first address of 10.96.0.0/16, a part of kubeadm's
+// default network, is that of the Service kubernetes, and in the server's certificate
+// (makePKI).
 func serviceRange(v6 bool) string {
 	if v6 {
 		return "fd96::/108"
@@ -137,8 +144,8 @@ func waitReady(ctx context.Context, config *rest.Config, ended <-chan error) err
 	}
 }
 
-// get makes one request, and returns the status line of the answer; an error if that is
-// not 200.
+// get makes one request, and returns the status line of the answer, "" without an answer. It
+// is an error if the status is not 200.
 func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

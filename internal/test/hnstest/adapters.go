@@ -47,17 +47,13 @@ func (m *Machine) Plug(a hns.Adapter, routes ...hns.Route) int {
 	if a.GUID == "" {
 		a.GUID = api.NewGUID()
 	}
-	c := config{addrs: a.Addrs, dns: a.DNS, dhcp: a.DHCP, metric: a.V4Metric}
+	c := config{addrs: a.Addrs, dns: a.DNS, dhcp: a.DHCP, metric: a.V4Metric, routes: routes}
 	metrics := [2]int{a.V4Metric, a.V6Metric}
-	for _, r := range routes {
-		r.Index = a.Index
-		c.routes = append(c.routes, r)
-	}
 	index := m.addAdapter(a, 0)
 	m.adapter(index).virtual, m.adapter(index).metrics = false, metrics // addAdapter has made it a virtual one
 	m.adapter(index).DNS, m.adapter(index).DHCP = c.dns, c.dhcp
 	m.stored[a.GUID] = persistentOf(c)
-	for _, r := range c.routes {
+	for _, r := range routes {
 		r.Index = index
 		m.createRoute(r)
 	}

@@ -9,7 +9,7 @@ import (
 
 // Body carries out the changes of a Machine somewhere, such as in a network
 // namespace. The Machine holds the state, and calls the Body, with itself
-// locked, after each change.
+// locked, after each change. An add that is false means to remove.
 type Body interface {
 	// Add creates an adapter and returns its index. If parent is not 0, the
 	// adapter is the virtual one of a switch with the physical adapter parent

@@ -48,7 +48,7 @@
 //   - A request that contains a refused policy changes nothing
 //     (PartialBatches: the policies before it are applied).
 //   - HNS returns settings in a form of its own: another order of fields,
-//     upper-case MACs. Removal compares values.
+//     upper-case MACs. A policy is removed if the request has the same values, in any form.
 //   - A VSID below 4096 is refused with E_INVALIDARG, the name of a virtual
 //     adapter with AdapterNotFound.
 //   - A network without a NetAdapterName uses the first physical adapter.
@@ -65,21 +65,25 @@
 //   - An empty value in the filter of a query matches objects whose value is
 //     empty. kube-proxy looks for load balancers with an empty ID before it
 //     deletes what it finds.
-//   - A remote endpoint is reached by its own address only. One within a
-//     remote subnet is reached by the route of the subnet, and its MAC is
-//     never on the wire, as the source of kube-proxy says about those that it
-//     creates.
-//   - DhcpNotifyConfigChange replaces the lease by what the registry has
-//     (StoredOnly: it changes nothing), and what the registry has is there after
-//     a boot (RebootForgets: the virtual adapter has DHCP).
-//   - Deleting the networks on a dead switch leaves the physical adapter as it
-//     is. DNS servers outlast a boot.
+//   - A remote endpoint makes its own address reachable, and nothing else. If a
+//     RemoteSubnetRoute has that address, too, packets take the MAC of the policy, and the
+//     endpoint's MAC is never on the wire (the source of kube-proxy says so about the
+//     endpoints that it creates).
+//   - The call DhcpNotifyConfigChange tells the DHCP client that the registry has a static
+//     configuration. The static addresses replace the leased ones (StoredOnly: nothing
+//     changes). After a boot an adapter has what the registry has (RebootForgets: the virtual
+//     adapter has DHCP).
+//   - A switch is dead if HNS has it after a boot while the physical adapter below it has the
+//     host's addresses (DeadSwitch, ChangedGUID). Deleting its networks leaves the physical
+//     adapter as it is.
+//   - DNS servers outlast a boot.
 //   - Deleting a namespace leaves its endpoints, and their documents, as they are
 //     (ForgetNamespace: they are detached; OmitNamespace: no document of an
 //     endpoint has its namespace). A new machine has no namespace, not even that
 //     of the host.
-//   - A restart of HNS, or a boot, removes a network that HNS does not list (Admin.Ghost),
-//     and so does its deletion by the older API where that lists it (GhostNetwork).
+//   - A ghost is a network that HNS does not list, and whose name it refuses to other networks
+//     (Admin.Ghost). A restart of HNS or a boot removes it, and the older API can delete it
+//     where that API lists it (GhostNetwork).
 //   - Default routes count as made by a program (MIB_IPPROTO_NETMGMT), whoever
 //     set them.
 package hnstest

@@ -8,8 +8,8 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// Kinds of Event: those of HCN (HCN_NOTIFICATIONS in computenetwork.h) and,
-// with numbers of our own, those of the IP Helper API.
+// Kinds of Event: those of HCN (HCN_NOTIFICATIONS in computenetwork.h), and those of the
+// IP Helper API, which has no numbers for them: ours mean nothing outside of this package.
 const (
 	NetworkCreate     = 0x00000002
 	NetworkDelete     = 0x00000004
@@ -23,20 +23,21 @@ const (
 // Event is a notification to all that have registered for its kind.
 type Event struct {
 	Kind uint32
-	Data string // ID of the network; empty for other kinds
+	Data string // ID of the network; "" for other kinds
 }
 
 func (e Event) ofStack() bool { return e.Kind >= InterfaceChange }
 
-// watcher is a function that is called after changes of HNS or, with stack, of
-// the IP stack.
+// watcher is a function of the test's own process that is called after changes of HNS or,
+// with stack, of the IP stack (Machine.Notify, Machine.Watch).
 type watcher struct {
 	stack   bool
 	changed func()
 }
 
 // notify adds an event, which the listeners of programs read (Next), and calls the watchers
-// for it, which are not told what has changed.
+// for it, which are not told what has changed. A Silent HNS has no events, not even that of
+// its end. The caller holds the lock, also of the functions below.
 func (m *Machine) notify(kind uint32, data string) {
 	e := Event{kind, data}
 	if !e.ofStack() && m.knobs.Silent {
@@ -53,13 +54,14 @@ func (m *Machine) notify(kind uint32, data string) {
 
 func (m *Machine) notifyStack(kind uint32) { m.notify(kind, "") }
 
-// wakeListeners makes all calls of Next check again whether there is an event for them.
+// wakeListeners makes all calls of Next check again whether there is an event for them, or
+// whether their registration has ended.
 func (m *Machine) wakeListeners() {
 	close(m.eventAdded)
 	m.eventAdded = make(chan struct{})
 }
 
-// watch registers a function until stop is called.
+// watch registers a function until stop is called, which takes the lock itself.
 func (m *Machine) watch(stack bool, changed func()) (stop func()) {
 	id := m.nextID()
 	m.watchers[id] = watcher{stack, changed}
@@ -70,9 +72,10 @@ func (m *Machine) watch(stack bool, changed func()) (stop func()) {
 	}
 }
 
-// Restart restarts HNS. Networks that are not persistent, and ghosts, are deleted, handles
-// become invalid, and registrations for HNS end with ServiceDisconnect. Namespaces of pods
-// stay, and still list the endpoints that were in them.
+// Restart restarts HNS. Networks that are not persistent, and ghosts (Admin.Ghost), are
+// deleted with their endpoints; with Knobs.RestartLosesEndpoints, all endpoints and no
+// network. Handles become invalid, and registrations for HNS end, after a
+// ServiceDisconnect. Namespaces of pods stay, and still list the endpoints that were deleted.
 func (m *Machine) Restart() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -85,16 +88,16 @@ func (m *Machine) Restart() {
 			m.listeners[strconv.FormatUint(n, 10)].ended = true
 		}
 	}
-	m.wakeListeners()
+	m.wakeListeners() // notify has not, if HNS is Silent
 	if m.knobs.RestartLosesEndpoints {
 		for _, t := range slices.Clone(m.objects[api.EndpointKind]) {
 			m.removeObject(api.EndpointKind, t)
 		}
 		return
 	}
-	for _, n := range m.networks {
+	for _, n := range slices.Clone(m.networks) { // removeNetwork changes m.networks
 		if n.NonPersistent || n.ghost {
-			defer m.removeNetwork(n) // after this loop, because it changes m.networks
+			m.removeNetwork(n)
 		}
 	}
 }

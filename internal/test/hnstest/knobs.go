@@ -13,7 +13,7 @@ import (
 type Knobs struct {
 	Version hns.Version // of HNS; zero: 13.3 (Windows Server 2022)
 	Down    bool        // HNS is not running: each call of it fails at once
-	Silent  bool        // HNS has no notifications
+	Silent  bool        // HNS has no notifications: registering for them fails, and earlier registrations get none
 
 	// Outage is how long the addresses of an adapter are missing after its
 	// first network was created or its last one deleted. If this or one of the
@@ -58,8 +58,8 @@ type Knobs struct {
 	ChangedGUID   bool // physical adapters have another GUID, and their switches are dead
 	DeadRefuses   bool // no network can be created on a dead switch: 0x80070057 (microsoft/SDN#177)
 
-	// RestartLosesEndpoints: a restart of HNS deletes the endpoints of all networks, also of
-	// those that stay, and the networks stay (calico#5164).
+	// RestartLosesEndpoints: a restart of HNS deletes the endpoints of all networks, and no
+	// network, whether it is persistent or not (calico#5164).
 	RestartLosesEndpoints bool
 
 	// StoredOnly: SetPersistent changes the registry and nothing else, because

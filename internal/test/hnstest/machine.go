@@ -45,7 +45,7 @@ type Machine struct {
 
 	events     []Event              // all events since the machine was created
 	eventAdded chan struct{}        // closed and replaced when an event is added
-	listeners  map[string]*listener // by handle
+	listeners  map[string]*listener // of programs, by handle, as the text that programs have of it
 	watchers   map[uint64]watcher   // by a number of their own
 	timers     map[*time.Timer]bool // that have not fired
 	waiting    []waiting            // for a negative knob to change

@@ -12,7 +12,7 @@ import (
 type listener struct {
 	next  int // index in Machine.events of the next one to look at
 	wants func(Event) bool
-	ended bool // unregistered: events that are still in the list are the last; Next then removes the listener
+	ended bool // unregistered, or HNS or the machine was restarted: Next returns what is in the list, and then removes the listener
 }
 
 // register answers the calls of HNS that register and unregister callbacks. A
@@ -61,7 +61,7 @@ func (m *Machine) unlisten(number string) hns.Code {
 		return code
 	}
 	m.closeHandle(number)
-	if l := m.listeners[number]; l != nil { // Next removes it at the end of the machine
+	if l := m.listeners[number]; l != nil { // nil: the machine was closed, and Next has removed it
 		l.ended = true
 	}
 	m.wakeListeners()
@@ -69,13 +69,14 @@ func (m *Machine) unlisten(number string) hns.Code {
 }
 
 // Next waits for the next event of a registration and returns it as "kind
-// data". InvalidHandle means that there will be no more.
+// data". InvalidHandle means that there will be no more: the registration, HNS, the
+// machine or the program has ended.
 func (p *Program) Next(number string) (string, hns.Code) {
 	m := p.m
 	for {
 		m.mu.Lock()
 		l := m.listeners[number]
-		if l == nil {
+		if l == nil { // End has deleted it, also while this call waited
 			m.mu.Unlock()
 			return "", api.InvalidHandle
 		}

@@ -27,8 +27,8 @@ type handle struct {
 // Begin starts a program.
 func (m *Machine) Begin() *Program { return &Program{m: m} }
 
-// End ends the program. A call that is still running does not leave a handle
-// open either.
+// End ends the program: its handles are closed, and a Next that waits returns. A call that
+// is still running does not leave a handle open either.
 func (p *Program) End() {
 	p.m.mu.Lock()
 	defer p.m.mu.Unlock()
@@ -45,6 +45,7 @@ func (p *Program) End() {
 // HNS makes one call of computenetwork.dll (HCN, functions Hcn…) or vmcompute.dll (the older
 // API, function HNSCall). Its arguments are text: GUIDs, handles as decimal numbers, JSON
 // documents. It returns the document or handle of the answer, and 0 or the code of an error.
+// Machine.call takes the lock, applies faults and logs the call.
 func (p *Program) HNS(function string, args ...string) (string, hns.Code) {
 	verb, k := api.Split(function) // HcnCreateNetwork: Create, Network
 	changes := verb == "Create" || verb == "Modify" || verb == "Delete"
@@ -58,7 +59,7 @@ func (p *Program) HNS(function string, args ...string) (string, hns.Code) {
 		switch {
 		case function == "HNSCall":
 			return p.m.v1(args[0], args[1], args[2])
-		case !api.Known(k): // not about an object
+		case !api.Known(k): // not about an object: it begins or ends a registration for notifications
 			return p.register(function, args)
 		}
 		return p.perform(verb, k, args)
@@ -86,6 +87,7 @@ func (p *Program) perform(verb string, k api.Kind, args []string) (string, hns.C
 	case "Delete":
 		return "", m.delete(k, strings.ToLower(args[0]))
 	}
+	// Modify, Query and Close have a handle.
 	id, code := m.resolveHandle(k, args[0])
 	if code != 0 {
 		return "", code
@@ -101,7 +103,7 @@ func (p *Program) perform(verb string, k api.Kind, args []string) (string, hns.C
 	if verb == "Modify" {
 		return "", m.modify(k, id, args[1])
 	}
-	return api.Text(m.properties(k, id)), 0 // Query
+	return api.Text(m.properties(k, id)), 0 // Query; whatever properties args[1] selects, the answer has all
 }
 
 // open returns a new handle. If the program has ended, the handle is not valid.
@@ -122,7 +124,8 @@ func (m *Machine) resolveHandle(k api.Kind, number string) (string, hns.Code) {
 	return "", api.InvalidHandle
 }
 
-// closeHandle closes a handle that resolveHandle has found.
+// closeHandle closes a handle that resolveHandle has found. That of a registration also has
+// a listener, which unlisten ends.
 func (m *Machine) closeHandle(number string) {
 	n, _ := strconv.ParseUint(number, 10, 64) // resolveHandle has parsed it
 	delete(m.handles, n)
