@@ -156,6 +156,20 @@ func TestProcessNotRecorded(t *testing.T) {
 	}
 }
 
+// node start --retry, which is recorded, stops what an earlier start left, and goes on. node stop still finds it.
+func TestStopOfItself(t *testing.T) {
+	c, _, _ := newComponents(t)
+	if err := c.Record(testedName); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Stop(t.Context(), testedName); err != nil {
+		t.Error(err)
+	}
+	if id := c.processOf(t); id != windows.GetCurrentProcessId() {
+		t.Errorf("the process %d is recorded", id)
+	}
+}
+
 // A process of others is neither replaced nor stopped, not even if it has the ID of a former process.
 func TestProcessOfOthers(t *testing.T) {
 	c, what, _ := newComponents(t)
