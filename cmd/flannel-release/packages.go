@@ -163,15 +163,8 @@ func (r *release) writePackage(kind string, s system, contents files.Contents) e
 	if err != nil {
 		return err
 	}
-	if info, err = prepared(info, kind); err != nil {
+	if err := nfpm.PrepareForPackager(info, kind); err != nil {
 		return err
 	}
 	return r.create(packager.ConventionalFileName(info), func(w io.Writer) error { return packager.Package(info, w) })
-}
-
-// prepared returns a copy of info for one kind of package, because nfpm changes what it gets.
-func prepared(info *nfpm.Info, kind string) (*nfpm.Info, error) {
-	copied := *info
-	err := nfpm.PrepareForPackager(&copied, kind)
-	return &copied, err
 }
