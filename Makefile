@@ -305,7 +305,15 @@ WINDOWS := GOOS=windows $(GO) $(TEST) -overlay bin/wine/overlay.json -exec '$(CU
 LIGHT := ./backend ./cmd/flannel $(addprefix ./internal/test/,eventually filetest hnstest/... logtest managertest nettest) ./pkg/... ./subnet
 HEAVY := ./cmd/flanneld
 
-test-windows: wine ## run the tests for Windows under Wine; of one package: LIGHT=./pkg/windows/hns HEAVY=
+# A run has Wine to itself: it installs services, and stops Wine at its end. The lock is that of the directory, whose
+# programs no other tree has.
+test-windows: ## run the tests for Windows under Wine; of one package: LIGHT=./pkg/windows/hns HEAVY=
+	@mkdir -p bin
+	@flock --nonblock bin true || echo 'make test-windows: waiting for another one in this tree, with which it would share Wine'
+	@flock --close bin $(MAKE) --no-print-directory test-windows-alone
+
+.PHONY: test-windows-alone
+test-windows-alone: wine
 	$(if $(LIGHT),CGO_ENABLED=1 CC=x86_64-w64-mingw32-gcc-win32 $(WINDOWS) -race $(LIGHT))
 	$(if $(HEAVY),CGO_ENABLED=0 $(WINDOWS) $(HEAVY))
 	$(if $(PLAN),,@dist/wine.sh stop)

@@ -64,7 +64,12 @@ prefix() {
 	"$wineserver" -k 2>/dev/null || true # of an attempt before
 	rm -rf "$wine"
 	mkdir -p "$wine/prefix"
-	{ "$wine64" wineboot -i && class E2B3C97F-6AE1-41AC-817A-F6F92166D7DD && class 2C5BC43E-3369-4C33-AB0C-BE9469677AF4; } >"$wine/wineboot.log" 2>&1
+	{ "$wine64" wineboot -i && class E2B3C97F-6AE1-41AC-817A-F6F92166D7DD && class 2C5BC43E-3369-4C33-AB0C-BE9469677AF4 && patience; } >"$wine/wineboot.log" 2>&1
+}
+
+# patience gives a service ten minutes to start. Wine's ten seconds are too few for a busy machine.
+patience() {
+	"$wine64" reg add 'HKLM\System\CurrentControlSet\Control' /v ServicesPipeTimeout /d 600000 /f
 }
 
 # Sometimes, Wine does not start a program.
@@ -94,6 +99,12 @@ dll iphlpapi iphlpapi.c "$wine/iphlpapi.def" -lws2_32
 dll hnetcfg hnetcfg.c -Wno-unused-function -lws2_32 -lole32 -loleaut32 -luuid
 dll netprofm netprofm.c -Wno-unused-function -lws2_32 -lole32 -luuid
 dll dhcpcsvc dhcpcsvc.c -Wno-unused-function -lws2_32 -ladvapi32
+
+# A process without a window would start a console (conhost.exe), which gets its handles. If the process is killed before
+# the console has answered, Wine keeps the console, and so the process' log is open for ever. With an empty file, Wine goes
+# on without a console. The file is removed first, because it may be a link to Wine's own.
+rm "$system32/conhost.exe"
+: >"$system32/conhost.exe"
 
 cp -a "$wine/prefix" "$wine/used"
 

@@ -133,6 +133,32 @@ func TestNodeFindsServices(t *testing.T) {
 	}
 }
 
+// TestNodeRetryAsServices runs node start --retry --services where the components are processes: it stops these, not itself,
+// and goes on.
+func TestNodeRetryAsServices(t *testing.T) {
+	machine(t)
+	dir := t.TempDir()
+	last := nodeSettings{ManagementIP: "192.0.2.1", NetworkMode: "overlay", LogDir: dir}
+	if err := last.keep(dir); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan int)
+	go func() {
+		code, _, _ := flanneldSays(ctx, "node", "start", "--base-dir="+dir, "--retry", "--services")
+		ended <- code
+	}()
+	eventually.True(t, "the components are services from now on", func() bool {
+		var kept nodeSettings
+		text, err := os.ReadFile(filepath.Join(dir, settingsName))
+		return err == nil && json.Unmarshal(text, &kept) == nil && kept.Services
+	})
+	stop()
+	if code := <-ended; code != exitError { // files are missing, see TestNodeNeedsFiles
+		t.Errorf("node start --retry --services ends with %d", code)
+	}
+}
+
 // TestDaemonBesideService has a process of flanneld that an earlier node start left: it ends before the service is installed.
 func TestDaemonBesideService(t *testing.T) {
 	machine(t)

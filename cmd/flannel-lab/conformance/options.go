@@ -104,8 +104,8 @@ func (o Options) backendType() string {
 }
 
 // name describes the configuration, as the name of a directory. Other options of the backend
-// than its type, and the focus, are not in the name: Run replaces the results of the last run
-// with the same name.
+// than its type are not in the name, nor is what the focus is: Run replaces the results of the
+// last run with the same name.
 func (o Options) name() string {
 	words := []string{o.set, o.backendType(), o.cluster.ProxyMode}
 	if o.nftables {
@@ -116,6 +116,9 @@ func (o Options) name() string {
 	}
 	if o.cluster.Dual {
 		words = append(words, "dual-stack")
+	}
+	if o.focus != "" {
+		words = append(words, "focus")
 	}
 	return strings.Join(words, "-")
 }

@@ -134,6 +134,9 @@ func TestParse(t *testing.T) {
 	if err != nil || o.backendType() != "host-gw" || o.name() != "conformance-host-gw-nftables-EnableNFTables-guard-enforce-dual-stack" {
 		t.Errorf("%+v %s: %v", o, o.name(), err)
 	}
+	if o, err = Parse(t.Output(), []string{"--focus", `Services|DNS \[x/y\]`}); err != nil || o.name() != "conformance-vxlan-iptables-focus" {
+		t.Errorf("a focused run would replace the results of a whole one: %s: %v", o.name(), err)
+	}
 	for _, args := range [][]string{{"--set", "x"}, {"--procs", "0"}, {"x"}, {"--backend", "{"}} {
 		if o, err := Parse(t.Output(), args); err == nil {
 			t.Errorf("%q is accepted as %+v", args, o)

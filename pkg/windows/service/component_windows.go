@@ -59,7 +59,8 @@ func (c Components) Start(ctx context.Context, what Component, asService bool) e
 
 // Stop stops the process of a component, or the service that Components created for it. What
 // it runs as is found out: it may be either or neither. A service of others runs on. ctx
-// only ends the wait for a service.
+// only ends the wait for a service. The process that calls Stop runs on, and stays recorded:
+// node start --retry stops what an earlier start left, and goes on.
 func (c Components) Stop(ctx context.Context, name string) error {
 	registered, err := lookUpService(name)
 	if err != nil {
@@ -73,7 +74,8 @@ func (c Components) Stop(ctx context.Context, name string) error {
 	return c.stopProcess(name)
 }
 
-// stopProcess stops the process of a component, if there is one, and removes its record.
+// stopProcess stops the process of a component, and removes its record. It does nothing if there
+// is none, or if it is this one.
 func (c Components) stopProcess(name string) error {
 	running, err := c.openOwn(name)
 	if err != nil {
@@ -81,6 +83,9 @@ func (c Components) stopProcess(name string) error {
 	}
 	if running != nil {
 		defer running.close()
+		if running.ID == windows.GetCurrentProcessId() {
+			return nil
+		}
 		if err := running.kill(); err != nil {
 			return fmt.Errorf("stop %s, process %d: %w", name, running.ID, err)
 		}
