@@ -20,53 +20,6 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// ikeKey identifies a connection of charon.
-type ikeKey struct {
-	Local, Remote       netip.Addr
-	LocalNet, RemoteNet netip.Prefix
-}
-
-// String returns the connection's name, which is flannel's.
-func (k ikeKey) String() string {
-	return fmt.Sprintf("%s-%s-%s-%s", k.Local, k.LocalNet, k.RemoteNet, k.Remote)
-}
-
-// child returns the name of the connection's only CHILD_SA (its ESP security associations), which
-// is flannel's.
-func (k ikeKey) child() string { return fmt.Sprintf("%s-%s", k.LocalNet, k.RemoteNet) }
-
-// parseIKE is the inverse of ikeKey.String.
-func parseIKE(name string) (k ikeKey, ok bool) {
-	parts := strings.Split(name, "-")
-	if len(parts) != 4 {
-		return k, false
-	}
-	var errs [4]error
-	k.Local, errs[0] = netip.ParseAddr(parts[0])
-	k.LocalNet, errs[1] = netip.ParsePrefix(parts[1])
-	k.RemoteNet, errs[2] = netip.ParsePrefix(parts[2])
-	k.Remote, errs[3] = netip.ParseAddr(parts[3])
-	return k, errs == [4]error{} && k.String() == name
-}
-
-// ikeConn is the content of a connection.
-type ikeConn struct {
-	id       netip.Addr // of this node
-	proposal string
-	udpEncap bool
-	secret   [8]byte // a digest, by which a change is noticed
-	// down: the connection has no security association, and is to negotiate one now. Only List sets it, so that
-	// the entry differs from the desired one, and the table calls Set, which begins to negotiate.
-	down bool
-}
-
-// String leaves out the digest, by which somebody who reads a log could find out the secret.
-func (c ikeConn) String() string {
-	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t", c.proposal, c.udpEncap, c.down)
-}
-
-type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
-
 // ikeStore holds the connections in charon between subnets of our networks: it is the
 // reconcile.Store of the table ipsec.ikes. charon does not return all of their content, so
 // that List returns what this run has loaded into this charon. Others are loaded again,
@@ -112,13 +65,13 @@ type ikeStore struct {
 
 // ikeState is what the store knows about the security associations of a connection.
 type ikeState struct {
-	up    bool          // they exist, or are being negotiated
-	wasUp bool          // they existed, in this run
-	lost  bool          // charon has installed them, and the kernel does not have all of them
-	plain bool          // charon has installed some that are not in UDP
-	since time.Time     // when this run first saw the connection
-	retry time.Time     // when to negotiate again at the earliest; zero: at once
-	delay time.Duration // from the last negotiation to retry; 0: none was begun since the last success
+	up       bool          // they exist, or are being negotiated
+	wasUp    bool          // they existed, in this run
+	lost     bool          // charon has installed them, and the kernel does not have all of them
+	children []string      // the names of those that charon has installed, each once; see childOf
+	since    time.Time     // when this run first saw the connection
+	retry    time.Time     // when to negotiate again at the earliest; zero: at once
+	delay    time.Duration // from the last negotiation to retry; 0: none was begun since the last success
 }
 
 // The delay between negotiations that fail at once, for example because the secrets
@@ -293,7 +246,7 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 	if before, known := s.states[key]; known {
 		*state = *before
 	}
-	state.up, state.lost, state.plain = false, false, false
+	state.up, state.lost, state.children = false, false, nil
 	installed := false
 	for _, sa := range sas {
 		state.up = state.up || sa.State == "CONNECTING" || sa.Busy // charon negotiates
@@ -301,13 +254,23 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 			complete := spis[p.In] && spis[p.Out]
 			installed = installed || p.State == "INSTALLED" && complete
 			state.lost = state.lost || p.State == "INSTALLED" && !complete
-			state.plain = state.plain || p.State == "INSTALLED" && !p.UDPEncap
+			if p.State == "INSTALLED" && !slices.Contains(state.children, p.Child) {
+				state.children = append(state.children, p.Child)
+			}
 		}
 	}
 	if installed { // so the last negotiation succeeded: the delays begin anew
-		*state = ikeState{up: true, wasUp: true, plain: state.plain, since: state.since}
+		*state = ikeState{up: true, wasUp: true, children: state.children, since: state.since}
 	}
 	return state
+}
+
+// hasFormer reports whether there are security associations of other options than those of e.
+// Those of flannel and of flanneld up to 0.7, whose names do not tell, count as right.
+func (s *ikeState) hasFormer(e ikeEntry) bool {
+	return slices.ContainsFunc(s.children, func(name string) bool {
+		return strings.HasPrefix(name, e.Key.child()+"-") && name != childOf(e)
+	})
 }
 
 // due reports whether to negotiate now, by the table at ikeStore.
@@ -350,7 +313,7 @@ func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 			s.states[e.Key] = state
 		}
 		// The security associations are those of another configuration, which an earlier run may have loaded.
-		if loaded && before != e.Value || !loaded && state.plain && e.Value.udpEncap {
+		if loaded && before != e.Value || state.hasFormer(e) {
 			replaced[e.Key.Remote] = true
 			if err := s.client.Terminate(e.Key.String()); err != nil {
 				return err
@@ -363,9 +326,9 @@ func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 		state.delay = min(max(2*state.delay, minIKEDelay), maxIKEDelay)
 		state.retry = time.Now().Add(state.delay)
 		if state.lost {
-			return s.client.Rekey(e.Key.String(), e.Key.child())
+			return s.rekey(e.Key, state)
 		}
-		return s.client.Initiate(e.Key.String(), e.Key.child())
+		return s.client.Initiate(e.Key.String(), childOf(e))
 	})
 	// What a peer has begun by the former content would become a security association with the former encapsulation.
 	if len(replaced) > 0 && s.client != nil {
@@ -379,9 +342,17 @@ func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 	return errs
 }
 
+// rekey begins to replace the security associations of a connection, which may be those of flannel.
+func (s *ikeStore) rekey(key ikeKey, state *ikeState) (err error) {
+	for _, child := range state.children {
+		err = errors.Join(err, s.client.Rekey(key.String(), child))
+	}
+	return err
+}
+
 // connection returns an entry in charon's form.
 func (s *ikeStore) connection(e ikeEntry) charon.Connection {
-	return charon.Connection{Name: e.Key.String(), Child: e.Key.child(), Local: e.Key.Local, Remote: e.Key.Remote, LocalID: e.Value.id, RemoteID: e.Key.Remote,
+	return charon.Connection{Name: e.Key.String(), Child: childOf(e), Local: e.Key.Local, Remote: e.Key.Remote, LocalID: e.Value.id, RemoteID: e.Key.Remote,
 		LocalNet: e.Key.LocalNet, RemoteNet: e.Key.RemoteNet, Proposal: e.Value.proposal, UDPEncap: e.Value.udpEncap, ReqID: reqID}
 }
 

@@ -205,15 +205,19 @@ func TestIPsecFormerOptions(t *testing.T) {
 	arrive("other does not answer what began before", 2)
 	hasKeys(t, l, plain, "only the new options")
 
-	for _, n := range l.Nodes {
-		must(t, n.Kill())
+	for _, c := range []struct{ options, keys string }{
+		{`,"UDPEncap":true`, inUDP}, {`,"ESPProposal":"aes256gcm16-sha384-ecp384"`, "rfc4106(gcm(aes)) 74"}, {`,"UDPEncap":true`, inUDP}, {"", plain},
+	} {
+		for _, n := range l.Nodes {
+			must(t, n.Kill())
+		}
+		set(l, c.options)
+		for _, n := range l.Nodes {
+			must(t, n.Start(atOnce))
+		}
+		hasKeys(t, l, c.keys, "at the start: "+c.options)
+		reaches(t, "at the start: "+c.options, a, b.IP4)
 	}
-	set(l, `,"UDPEncap":true`)
-	for _, n := range l.Nodes {
-		must(t, n.Start(atOnce))
-	}
-	hasKeys(t, l, inUDP, "UDPEncap at the start")
-	reaches(t, "UDPEncap at the start", a, b.IP4)
 	known := in(t, n.Namespaces, "set spi; "+keys)
 	must(t, n.Kill())
 	must(t, n.Start(atOnce))
