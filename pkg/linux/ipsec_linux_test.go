@@ -36,6 +36,34 @@ func TestConnectionIsPrintedWithoutDigest(t *testing.T) {
 	}
 }
 
+// The names of security associations tell the options by which they were negotiated, but not the secret. Those of others tell
+// nothing.
+func TestFormerOptions(t *testing.T) {
+	conn := ikeConn{proposal: "aes128gcm16", udpEncap: true, secret: [8]byte{1}}
+	other := func(change func(*ikeConn)) ikeEntry {
+		c := conn
+		change(&c)
+		return ikeEntry{Key: ike, Value: c}
+	}
+	for name, test := range map[string]struct {
+		of     string
+		former bool
+	}{
+		"the same":      {childOf(ikeEntry{Key: ike, Value: conn}), false},
+		"proposal":      {childOf(other(func(c *ikeConn) { c.proposal = "aes256gcm16" })), true},
+		"UDPEncap":      {childOf(other(func(c *ikeConn) { c.udpEncap = false })), true},
+		"secret":        {childOf(other(func(c *ikeConn) { c.secret = [8]byte{2} })), false},
+		"flannel":       {ike.child(), false},
+		"strongSwan":    {"", false}, // a version that does not tell
+		"another child": {"10.5.1.0/24-10.5.2.0/244-00000000", false},
+	} {
+		state := (&ikeStore{}).observe(ike, []charon.SA{{State: "ESTABLISHED", Pairs: []charon.Pair{{State: "INSTALLED", Child: test.of, In: 1, Out: 2}}}}, map[uint32]bool{1: true, 2: true})
+		if got := state.hasFormer(ikeEntry{Key: ike, Value: conn}); got != test.former {
+			t.Errorf("%s: former options: %t", name, got)
+		}
+	}
+}
+
 // Which node negotiates when: see the table at ikeStore.
 func TestWhoNegotiates(t *testing.T) {
 	reversed := ikeKey{ike.Remote, ike.Local, ike.RemoteNet, ike.LocalNet}

@@ -19,53 +19,6 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// ikeKey identifies a connection of charon.
-type ikeKey struct {
-	Local, Remote       netip.Addr
-	LocalNet, RemoteNet netip.Prefix
-}
-
-// String returns the connection's name, which is flannel's.
-func (k ikeKey) String() string {
-	return fmt.Sprintf("%s-%s-%s-%s", k.Local, k.LocalNet, k.RemoteNet, k.Remote)
-}
-
-// child returns the name of the connection's only CHILD_SA (its ESP security associations), which
-// is flannel's.
-func (k ikeKey) child() string { return fmt.Sprintf("%s-%s", k.LocalNet, k.RemoteNet) }
-
-// parseIKE is the inverse of ikeKey.String.
-func parseIKE(name string) (k ikeKey, ok bool) {
-	parts := strings.Split(name, "-")
-	if len(parts) != 4 {
-		return k, false
-	}
-	var errs [4]error
-	k.Local, errs[0] = netip.ParseAddr(parts[0])
-	k.LocalNet, errs[1] = netip.ParsePrefix(parts[1])
-	k.RemoteNet, errs[2] = netip.ParsePrefix(parts[2])
-	k.Remote, errs[3] = netip.ParseAddr(parts[3])
-	return k, errs == [4]error{} && k.String() == name
-}
-
-// ikeConn is the content of a connection.
-type ikeConn struct {
-	id       netip.Addr // of this node
-	proposal string
-	udpEncap bool
-	secret   [8]byte // a digest, by which a change is noticed
-	// down: the connection has no security association, and is to negotiate one now. Only List sets it, so that
-	// the entry differs from the desired one, and the table calls Set, which begins to negotiate.
-	down bool
-}
-
-// String leaves out the digest, by which somebody who reads a log could find out the secret.
-func (c ikeConn) String() string {
-	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t", c.proposal, c.udpEncap, c.down)
-}
-
-type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
-
 // ikeStore holds the connections in charon between subnets of our networks: it is the
 // reconcile.Store of the table ipsec.ikes. charon does not return all of their content, so
 // that List returns what this run has loaded into this charon. Others are loaded again,
@@ -109,17 +62,6 @@ type ikeStore struct {
 	replaced    map[ikeKey]bool      // their content has changed, and what was negotiated by the former one is to end
 	// traffic is for Driver.Traffic, by the peers' subnets; nil: not connected.
 	traffic atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
-}
-
-// ikeState is what the store knows about the security associations of a connection.
-type ikeState struct {
-	up    bool          // they exist, or are being negotiated
-	wasUp bool          // they existed, in this run
-	lost  bool          // charon has installed them, and the kernel does not have all of them
-	plain bool          // charon has installed some that are not in UDP
-	since time.Time     // when this run first saw the connection
-	retry time.Time     // when to negotiate again at the earliest; zero: at once
-	delay time.Duration // from the last negotiation to retry; 0: none was begun since the last success
 }
 
 // The delay between negotiations that fail at once, for example because the secrets
@@ -294,7 +236,7 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 	if before, known := s.states[key]; known {
 		*state = *before
 	}
-	state.up, state.lost, state.plain = false, false, false
+	state.up, state.lost, state.children = false, false, nil
 	installed := false
 	for _, sa := range sas {
 		state.up = state.up || sa.State == "CONNECTING" || sa.Busy // charon negotiates
@@ -302,35 +244,15 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 			complete := spis[p.In] && spis[p.Out]
 			installed = installed || p.State == "INSTALLED" && complete
 			state.lost = state.lost || p.State == "INSTALLED" && !complete
-			state.plain = state.plain || p.State == "INSTALLED" && !p.UDPEncap
-		}
-	}
-	if installed { // so the last negotiation succeeded: the delays begin anew
-		*state = ikeState{up: true, wasUp: true, plain: state.plain, since: state.since}
-	}
-	return state
-}
-
-// due reports whether to negotiate now, by the table at ikeStore.
-func (s *ikeState) due(key ikeKey) bool {
-	return (s.wasUp || key.Local.Less(key.Remote) || time.Since(s.since) >= minIKEDelay) && !time.Now().Before(s.retry)
-}
-
-// trafficOf returns what passed through the security associations of a connection. The
-// latest one has the endpoint and the time of the handshake.
-func trafficOf(key ikeKey, sas []charon.SA) dataplane.TunnelReport {
-	t := dataplane.TunnelReport{Endpoint: netip.AddrPortFrom(key.Remote, 500)} // of IKE, until there is a latest one
-	for _, sa := range sas {
-		for _, p := range sa.Pairs {
-			if p.State == "INSTALLED" {
-				t.Received, t.Sent = t.Received+p.Received, t.Sent+p.Sent
-				if at := time.Now().Add(-sa.Since); at.After(t.Handshake) {
-					t.Endpoint, t.Handshake = sa.Remote, at
-				}
+			if p.State == "INSTALLED" && !slices.Contains(state.children, p.Child) {
+				state.children = append(state.children, p.Child)
 			}
 		}
 	}
-	return t
+	if installed { // so the last negotiation succeeded: the delays begin anew
+		*state = ikeState{up: true, wasUp: true, children: state.children, since: state.since}
+	}
+	return state
 }
 
 // Set loads the connections that differ from those in charon, ends what was negotiated by their
@@ -364,7 +286,7 @@ func (s *ikeStore) load(e ikeEntry) error {
 		return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
 	}
 	s.applied[e.Key] = e.Value
-	if loaded || state.plain && e.Value.udpEncap {
+	if loaded || state.hasFormer(e) {
 		s.replaced[e.Key] = true
 		*state = ikeState{wasUp: true, since: state.since}
 	}
@@ -406,14 +328,22 @@ func (s *ikeStore) negotiate(e ikeEntry) error {
 	state.delay = min(max(2*state.delay, minIKEDelay), maxIKEDelay)
 	state.retry = time.Now().Add(state.delay)
 	if state.lost {
-		return s.client.Rekey(e.Key.String(), e.Key.child())
+		return s.rekey(e.Key, state)
 	}
-	return s.client.Initiate(e.Key.String(), e.Key.child())
+	return s.client.Initiate(e.Key.String(), childOf(e))
+}
+
+// rekey begins to replace the security associations of a connection, which may be those of flannel.
+func (s *ikeStore) rekey(key ikeKey, state *ikeState) (err error) {
+	for _, child := range state.children {
+		err = errors.Join(err, s.client.Rekey(key.String(), child))
+	}
+	return err
 }
 
 // connection returns an entry in charon's form.
 func (s *ikeStore) connection(e ikeEntry) charon.Connection {
-	return charon.Connection{Name: e.Key.String(), Child: e.Key.child(), Local: e.Key.Local, Remote: e.Key.Remote, LocalID: e.Value.id, RemoteID: e.Key.Remote,
+	return charon.Connection{Name: e.Key.String(), Child: childOf(e), Local: e.Key.Local, Remote: e.Key.Remote, LocalID: e.Value.id, RemoteID: e.Key.Remote,
 		LocalNet: e.Key.LocalNet, RemoteNet: e.Key.RemoteNet, Proposal: e.Value.proposal, UDPEncap: e.Value.udpEncap, ReqID: reqID}
 }
 

@@ -108,6 +108,28 @@ func TestReaddress(t *testing.T) {
 	})
 }
 
+// A device that this run finds with an option that cannot be changed, and so makes again, keeps the MAC address that the
+// peers know, unless it is to get another one.
+func TestRecreatedDeviceKeepsMAC(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.mustPass()
+		run(t, "ip link set flannel.1 address 06:11:22:33:44:55") // as one that flannel has made
+		for _, readdress := range []bool{false, true} {
+			m.restart()
+			m.devices = slices.Clone(m.devices)
+			kind := m.devices[1].Kind.(dataplane.VXLAN)
+			kind.Learning = !kind.Learning
+			m.devices[1].Kind, m.devices[1].Readdress = kind, readdress
+			m.mustPass()
+			out := run(t, "ip -d link show flannel.1")
+			if want := map[bool]string{false: "06:11:22:33:44:55", true: "02:00:00:00:00:01"}[readdress]; !strings.Contains(out, want) || kind.Learning == strings.Contains(out, "nolearning") {
+				t.Errorf("readdressed: %t, the device is %s, want %s", readdress, out, want)
+			}
+		}
+	})
+}
+
 // The log tells an address that somebody else has set from one that the node gets, also after a pass with another error.
 func TestRestoredMACAfterAnotherError(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

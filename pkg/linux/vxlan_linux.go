@@ -104,6 +104,9 @@ func (k *vxlan) deleteMismatch(dev dataplane.Device, want dataplane.VXLAN, found
 		return found, nil
 	}
 	k.log.Warn("recreating the device, its properties cannot be changed", "device", dev.Name, "why", why)
+	if _, known := k.macs[dev.Name]; !known { // the peers know that of an earlier run: create gives it to the new device
+		k.macs[dev.Name] = linkOf(found).MAC
+	}
 	if err := k.handle.LinkDel(found); err != nil {
 		return found, fmt.Errorf("delete it to create it again (%s): %w", why, err)
 	}

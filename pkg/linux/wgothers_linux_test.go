@@ -3,9 +3,11 @@ package linux
 import (
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
@@ -160,5 +162,36 @@ func TestWireGuardSessionAtStart(t *testing.T) {
 		if got := s.adoptAndReport(wgKey{}, state).Endpoint == desired; got != test.trust {
 			t.Errorf("%s: the learned endpoint stays: %t", name, got)
 		}
+	}
+}
+
+// An endpoint that a run has found stays once the peer answers. If nothing comes back, it was that of a former lease.
+func TestWireGuardAnswersAtStart(t *testing.T) {
+	desired, found := netip.MustParseAddrPort("192.168.100.2:51820"), netip.MustParseAddrPort("192.168.100.77:9")
+	for name, test := range map[string]struct {
+		answersAfter time.Duration // the start; 0: never
+		sends, stays bool
+	}{"silent": {0, true, false}, "answers": {10 * time.Second, true, true}, "is not asked": {0, false, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newWGStore(slog.New(slog.DiscardHandler), "", nil)
+			s.desired = func(wgKey) (wgPeer, bool) { return wgPeer{Endpoint: desired}, true }
+			began := time.Now()
+			for time.Since(began) <= time.Minute {
+				peer := wgtypes.Peer{LastHandshakeTime: began.Add(-time.Second), Endpoint: net.UDPAddrFromAddrPort(found)}
+				if test.sends {
+					peer.TransmitBytes = int64(time.Since(began))
+				}
+				if test.answersAfter > 0 && time.Since(began) >= test.answersAfter {
+					peer.ReceiveBytes = 100
+				}
+				state := s.observe(wgKey{}, peer)
+				s.states[wgKey{}] = state
+				early := time.Since(began) < answersWithin
+				if stays := s.adoptAndReport(wgKey{}, state).Endpoint == desired; stays != (test.stays || early) && time.Since(began) != answersWithin {
+					t.Errorf("%s, after %v: the learned endpoint stays: %t", name, time.Since(began), stays)
+				}
+				time.Sleep(pollInterval)
+			}
+		})
 	}
 }

@@ -54,8 +54,9 @@ type wgSubnet struct {
 //
 //	endpoint in the kernel          session  List reports
 //	as Set has set it               any      it
-//	another                         lasts    as Set has set it; after a restart, as desired
-//	another                         over     it, so that Set sets that of the lease
+//	another                         lasts    as Set has set it; after a restart, as desired (adopt)
+//	another, after a restart        lasts    it, if the peer does not answer there: Set then sets that of the lease
+//	another                         over     it, likewise
 //
 // The kernel does not notify of changes of peers, so poll makes the table list them.
 //
@@ -91,6 +92,8 @@ type wgStore struct {
 // wgState is what the store knows about an actual peer.
 type wgState struct {
 	applied   netip.AddrPort // the endpoint that Set has set, or that was adopted; zero: none in this run
+	adopted   bool           // applied is not what the kernel has, and the peer has not sent anything in this run
+	asked     time.Time      // since when packets were sent to an adopted endpoint; zero: none were
 	actual    wgPeer         // as of the last List or Set
 	handshake time.Time      // the time of the last handshake, by the wall clock
 	changed   time.Time      // when this run first saw that handshake; if it is older than this run, the time of the handshake itself
@@ -101,6 +104,10 @@ type wgState struct {
 // sessionLasts is how long a session is valid after its handshake: REJECT_AFTER_TIME of
 // WireGuard's paper, section 6.1.
 const sessionLasts = 180 * time.Second
+
+// answersWithin is the time in which a peer that has received a packet answers, by a keepalive if it has
+// no data: KEEPALIVE_TIMEOUT and REKEY_TIMEOUT, after which WireGuard itself negotiates anew (section 6.5).
+const answersWithin = 15 * time.Second
 
 // live reports whether the peer had a handshake within sessionLasts. The age is measured
 // from changed, because the time of a handshake is one of the wall clock, which may be set.
@@ -168,8 +175,25 @@ func (s *wgStore) observe(key wgKey, p wgtypes.Peer) *wgState {
 	}
 	if known {
 		state.applied = before.applied
+		state.judgeAdopted(before)
 	}
 	return state
+}
+
+// judgeAdopted decides, with each list, whether an adopted endpoint stays: for good once the peer
+// has answered. If the peer does not answer within answersWithin, the endpoint counts as what Set
+// has set, so that it differs from the desired one.
+func (s *wgState) judgeAdopted(before *wgState) {
+	if !before.adopted || s.received != before.received {
+		return
+	}
+	s.adopted, s.asked = true, before.asked
+	switch {
+	case s.asked.IsZero() && s.sent != before.sent:
+		s.asked = time.Now()
+	case !s.asked.IsZero() && time.Since(s.asked) >= answersWithin:
+		s.adopted, s.applied = false, s.actual.Endpoint
+	}
 }
 
 // peerOf returns the configuration of a peer.
@@ -202,11 +226,11 @@ func (s *wgStore) adoptAndReport(key wgKey, state *wgState) wgPeer {
 }
 
 // adopt records the first desired endpoint of this run as the applied one if the session
-// lasts: either an earlier run has set this endpoint, or WireGuard has found a better one since.
-// Both stay.
+// lasts. If the kernel has another one, WireGuard has found a better one since an earlier run, which
+// stays, or the lease has changed since: judgeAdopted tells them apart.
 func (s *wgState) adopt(desired netip.AddrPort) {
 	if !s.applied.IsValid() && s.live() {
-		s.applied = desired
+		s.applied, s.adopted = desired, desired != s.actual.Endpoint
 	}
 }
 
@@ -311,7 +335,7 @@ func (s *wgStore) recordSet(e wgEntry) {
 	}
 	endpoint := state.actual.Endpoint
 	if s.adoptAndReport(e.Key, state).Endpoint != e.Value.Endpoint { // as in configOf
-		endpoint = e.Value.Endpoint
+		endpoint, state.adopted = e.Value.Endpoint, false
 	}
 	state.applied, state.actual = e.Value.Endpoint, e.Value
 	state.actual.Endpoint = endpoint

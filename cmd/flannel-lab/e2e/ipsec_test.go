@@ -142,7 +142,7 @@ func TestIPsec(t *testing.T) {
 	replaced("--ike $(" + connections + ")")
 	f.checkNoLoss(t, "restarts, and new keys of IKE")
 	// The peer may use the new keys of ESP before we have them: see the documentation.
-	replaced("--child " + strings.Replace(ours(t, l, n)[0], "-", "/", 1) + "-" + strings.Replace(ours(t, l, l.Nodes[1])[0], "-", "/", 1))
+	replaced("--child $(" + swanctl + "--list-sas --raw 2>/dev/null | grep -oE 'name=[0-9./]+-[0-9./]+-[0-9a-f]+' | head -n 1 | cut -d = -f 2)")
 	reaches(t, "by new keys of ESP", a, b.IP4)
 	in(t, n.Namespaces, fmt.Sprintf(signalCharon, "KILL"))
 	reaches(t, "by the keys of a killed charon", a, b.IP4)

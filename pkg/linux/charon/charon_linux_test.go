@@ -210,12 +210,12 @@ func packet(t *testing.T, kind byte, name string, m message) string {
 
 func TestSAs(t *testing.T) {
 	sa := message{{"a-b", message{{"uniqueid", "3"}, {"state", "ESTABLISHED"}, {"remote-host", "192.0.2.1"}, {"remote-port", "4500"}, {"established", "60"}, {"tasks-queued", []string{"CHILD_REKEY"}},
-		{"child-sas", message{{"b-1", message{{"state", "INSTALLED"}, {"encap", "yes"}, {"spi-in", "c0000001"}, {"spi-out", "ffffffff"}, {"bytes-in", "7"}, {"bytes-out", "8"}}}}}}}}
+		{"child-sas", message{{"b-1", message{{"state", "INSTALLED"}, {"name", "b"}, {"spi-in", "c0000001"}, {"spi-out", "ffffffff"}, {"bytes-in", "7"}, {"bytes-out", "8"}}}}}}}}
 	c := serve(t, &server{answers: map[string][]string{"list-sas": {packet(t, event, "list-sa", sa), packet(t, event, "list-sa", nil), packet(t, commandResponse, "", nil)}}})
 	for range 2 {
 		got, err := c.SAs()
 		want := []SA{{id: "3", Name: "a-b", State: "ESTABLISHED", Busy: true, Remote: netip.MustParseAddrPort("192.0.2.1:4500"), Since: time.Minute,
-			Pairs: []Pair{{State: "INSTALLED", UDPEncap: true, In: 0xc0000001, Out: 0xffffffff, Received: 7, Sent: 8}}}}
+			Pairs: []Pair{{State: "INSTALLED", Child: "b", In: 0xc0000001, Out: 0xffffffff, Received: 7, Sent: 8}}}}
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v, %v", got, err)
 		}

@@ -185,7 +185,7 @@ type SA struct {
 // Pair are the two ESP security associations, one for each direction, of a CHILD_SA.
 type Pair struct {
 	State          string // "INSTALLED", "REKEYING", …
-	UDPEncap       bool   // in UDP
+	Child          string // Connection.Child of when they, or those that they replace, were negotiated
 	In, Out        uint32 // SPIs
 	Received, Sent int64  // bytes
 }
@@ -212,7 +212,7 @@ func parseSA(name string, m message) SA {
 	}
 	for _, f := range m.section("child-sas") {
 		child, _ := f.Value.(message)
-		sa.Pairs = append(sa.Pairs, Pair{State: child.text("state"), UDPEncap: child.text("encap") == "yes",
+		sa.Pairs = append(sa.Pairs, Pair{State: child.text("state"), Child: child.text("name"),
 			In: uint32(number(child.text("spi-in"), 16)), Out: uint32(number(child.text("spi-out"), 16)),
 			Received: number(child.text("bytes-in"), 10), Sent: number(child.text("bytes-out"), 10)})
 	}

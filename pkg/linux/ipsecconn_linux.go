@@ -1,0 +1,110 @@
+package linux
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/charon"
+	"flannel/pkg/reconcile"
+)
+
+// ikeKey identifies a connection of charon.
+type ikeKey struct {
+	Local, Remote       netip.Addr
+	LocalNet, RemoteNet netip.Prefix
+}
+
+// String returns the connection's name, which is flannel's.
+func (k ikeKey) String() string {
+	return fmt.Sprintf("%s-%s-%s-%s", k.Local, k.LocalNet, k.RemoteNet, k.Remote)
+}
+
+// child returns the name that flannel has for the connection's only CHILD_SA (its ESP security
+// associations). Ours begins with that: see childOf.
+func (k ikeKey) child() string { return fmt.Sprintf("%s-%s", k.LocalNet, k.RemoteNet) }
+
+// parseIKE is the inverse of ikeKey.String.
+func parseIKE(name string) (k ikeKey, ok bool) {
+	parts := strings.Split(name, "-")
+	if len(parts) != 4 {
+		return k, false
+	}
+	var errs [4]error
+	k.Local, errs[0] = netip.ParseAddr(parts[0])
+	k.LocalNet, errs[1] = netip.ParsePrefix(parts[1])
+	k.RemoteNet, errs[2] = netip.ParsePrefix(parts[2])
+	k.Remote, errs[3] = netip.ParseAddr(parts[3])
+	return k, errs == [4]error{} && k.String() == name
+}
+
+// ikeConn is the content of a connection.
+type ikeConn struct {
+	id       netip.Addr // of this node
+	proposal string
+	udpEncap bool
+	secret   [8]byte // a digest, by which a change is noticed
+	// down: the connection has no security association, and is to negotiate one now. Only List sets it, so that
+	// the entry differs from the desired one, and the table calls Set, which begins to negotiate.
+	down bool
+}
+
+// String leaves out the digest, by which somebody who reads a log could find out the secret.
+func (c ikeConn) String() string {
+	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t", c.proposal, c.udpEncap, c.down)
+}
+
+type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
+
+// childOf returns the name of the connection's CHILD_SA. charon returns the name with the security
+// associations, also of former connections, and no other option of theirs. So the name tells the
+// options apart, except for the secret, of which nothing must be told.
+func childOf(e ikeEntry) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%t", e.Value.proposal, e.Value.udpEncap))
+	return fmt.Sprintf("%s-%x", e.Key.child(), sum[:4])
+}
+
+// ikeState is what the store knows about the security associations of a connection.
+type ikeState struct {
+	up       bool          // they exist, or are being negotiated
+	wasUp    bool          // they existed, in this run
+	lost     bool          // charon has installed them, and the kernel does not have all of them
+	children []string      // the names of those that charon has installed, each once; see childOf
+	since    time.Time     // when this run first saw the connection
+	retry    time.Time     // when to negotiate again at the earliest; zero: at once
+	delay    time.Duration // from the last negotiation to retry; 0: none was begun since the last success
+}
+
+// hasFormer reports whether there are security associations of other options than those of e.
+// Those of flannel and of flanneld up to 0.7, whose names do not tell, count as right.
+func (s *ikeState) hasFormer(e ikeEntry) bool {
+	return slices.ContainsFunc(s.children, func(name string) bool {
+		return strings.HasPrefix(name, e.Key.child()+"-") && name != childOf(e)
+	})
+}
+
+// due reports whether to negotiate now, by the table at ikeStore.
+func (s *ikeState) due(key ikeKey) bool {
+	return (s.wasUp || key.Local.Less(key.Remote) || time.Since(s.since) >= minIKEDelay) && !time.Now().Before(s.retry)
+}
+
+// trafficOf returns what passed through the security associations of a connection. The
+// latest one has the endpoint and the time of the handshake.
+func trafficOf(key ikeKey, sas []charon.SA) dataplane.TunnelReport {
+	t := dataplane.TunnelReport{Endpoint: netip.AddrPortFrom(key.Remote, 500)} // of IKE, until there is a latest one
+	for _, sa := range sas {
+		for _, p := range sa.Pairs {
+			if p.State == "INSTALLED" {
+				t.Received, t.Sent = t.Received+p.Received, t.Sent+p.Sent
+				if at := time.Now().Add(-sa.Since); at.After(t.Handshake) {
+					t.Endpoint, t.Handshake = sa.Remote, at
+				}
+			}
+		}
+	}
+	return t
+}
