@@ -57,9 +57,9 @@ func checkESPProposal(proposal string) string {
 
 // ipsecOptions are those of the configuration's Backend object.
 type ipsecOptions struct {
-	secret   *dataplane.SharedSecret // a pointer, since fmt shows unexported fields; not nil
-	proposal string                  // for ESP, in strongSwan's notation
-	udpEncap bool                    // ESP in UDP, even without NAT
+	secret   conf.Secret
+	proposal string // for ESP, in strongSwan's notation
+	udpEncap bool   // ESP in UDP, even without NAT
 }
 
 // ipsecOverhead returns the bytes that ESP adds to a packet; inUDP is for ESP in UDP.
@@ -70,9 +70,8 @@ func ipsecOverhead(inUDP bool) int {
 // parseIPsec implements Kind.Parse. An empty ESPProposal means the default, and the Maker
 // has no warnings.
 func parseIPsec(o *conf.Object, os string) Maker {
-	secret := dataplane.SharedSecret(o.String("PSK", ""))
-	opts := ipsecOptions{&secret, o.String("ESPProposal", defaultESPProposal), o.Bool("UDPEncap", false)}
-	if n := len(secret); n < minIPsecSecret || n > maxIPsecSecret {
+	opts := ipsecOptions{o.Secret("PSK"), o.String("ESPProposal", defaultESPProposal), o.Bool("UDPEncap", false)}
+	if n := len(opts.secret.Reveal()); n < minIPsecSecret || n > maxIPsecSecret {
 		o.Problem("PSK", "the secret that all nodes share has %d characters, and %d or more are needed; create one with: openssl rand -hex 48", n, minIPsecSecret)
 	}
 	if opts.proposal == "" {
@@ -103,7 +102,7 @@ type ipsec struct {
 // that two nodes have negotiated prove the secret and the proposal. Without Hops, no packet
 // with a low hop limit is sent: the kernel's answer would not arrive.
 func (i ipsec) Wire() Wire {
-	sum := sha256.Sum256([]byte("flannel ipsec secret\n" + string(*i.secret)))
+	sum := sha256.Sum256([]byte("flannel ipsec secret\n" + i.secret.Reveal()))
 	return Wire{Name: fmt.Sprintf("ipsec, %s, secret with fingerprint %x", i.proposal, sum[:4]), Paths: true, Keys: true, Bridges: true}
 }
 
@@ -122,7 +121,7 @@ func (i ipsec) Devices(local subnet.Lease) []dataplane.Device {
 	device := i.underlayDevice()
 	for e := range i.shared(&local) {
 		device.Kind = dataplane.IPsec{Local: i.Underlay.V4, ID: i.Underlay.PublicV4, Subnet: e.Subnet,
-			Secret: *i.secret, Proposal: i.proposal, UDPEncap: i.udpEncap}
+			Secret: i.secret, Proposal: i.proposal, UDPEncap: i.udpEncap}
 	}
 	return []dataplane.Device{device}
 }

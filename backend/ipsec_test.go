@@ -54,7 +54,7 @@ func TestIPsec(t *testing.T) {
 		b := newIPsec(t, c.config)
 		devices := b.Devices(ipsecLease("10.5.1.0/24", "203.0.113.1"))
 		want := dataplane.IPsec{Local: ipsecEth0.V4, ID: ipsecEth0.PublicV4, Subnet: netip.MustParsePrefix("10.5.1.0/24"),
-			Secret: dataplane.SharedSecret(ipsecSecret), Proposal: c.proposal, UDPEncap: c.udp}
+			Secret: conf.NewSecret(ipsecSecret), Proposal: c.proposal, UDPEncap: c.udp}
 		if len(devices) != 1 || devices[0].Name != "eth0" || devices[0].Kind != want || b.MTU() != c.mtu {
 			t.Errorf("%s: MTU %d, devices %+v", c.config, b.MTU(), devices)
 		}

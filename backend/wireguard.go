@@ -16,6 +16,7 @@
 package backend
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
@@ -57,10 +58,10 @@ var wireguardModes = []wireguardMode{modeSeparate, modeAuto, modeIPv4, modeIPv6}
 
 // wireguardOptions are those of the configuration's Backend object.
 type wireguardOptions struct {
-	port, portV6 int                     // UDP
-	mtu          int                     // bytes, of the outer interface; 0: that of the underlay
-	psk          *dataplane.PresharedKey // not nil; zero: none. A pointer, so that fmt does not show the key with the options
-	keepalive    time.Duration           // between packets that keep a NAT's mapping; 0: none are sent
+	port, portV6 int           // UDP
+	mtu          int           // bytes, of the outer interface; 0: that of the underlay
+	psk          conf.Secret   // 32 bytes; zero: none
+	keepalive    time.Duration // between packets that keep a NAT's mapping; 0: none are sent
 	mode         wireguardMode
 }
 
@@ -92,19 +93,17 @@ func parseWireGuard(o *conf.Object, os string) Maker {
 
 // parsePSK parses the preshared key of all peers, zero if there is none. Its problems do not
 // show the value.
-func parsePSK(o *conf.Object) *dataplane.PresharedKey {
-	psk := &dataplane.PresharedKey{}
-	text := o.String("PSK", "")
-	if text == "" {
-		return psk
+func parsePSK(o *conf.Object) conf.Secret {
+	text := o.Secret("PSK")
+	if text == (conf.Secret{}) {
+		return text
 	}
-	raw, err := base64.StdEncoding.DecodeString(text)
-	if err != nil || len(raw) != len(psk) || dataplane.PresharedKey(raw) == *psk {
+	raw, err := base64.StdEncoding.DecodeString(text.Reveal())
+	if err != nil || len(raw) != 32 || bytes.Count(raw, []byte{0}) == 32 { // zeros mean no key
 		o.Problem("PSK", "the value is not a preshared key, which has 32 bytes in base64 (44 characters); create one with: wg genpsk")
-		return psk
+		return conf.Secret{}
 	}
-	*psk = dataplane.PresharedKey(raw)
-	return psk
+	return conf.NewSecret(string(raw))
 }
 
 // wireguard implements Backend. ForWindows and Derived are those of plain: parseWireGuard refuses
@@ -148,16 +147,16 @@ func (w wireguard) Wire() Wire {
 	if w.V6 {
 		name += map[bool]string{true: ", one device per family", false: ", one device"}[w.mode == modeSeparate]
 	}
-	if *w.psk != (dataplane.PresharedKey{}) {
-		name += fmt.Sprintf(", preshared key with fingerprint %x", fingerprint(*w.psk))
+	if w.psk != (conf.Secret{}) {
+		name += fmt.Sprintf(", preshared key with fingerprint %x", fingerprint(w.psk))
 	}
 	return Wire{Name: name, Paths: true, Echo: true, Hops: 1}
 }
 
 // fingerprint returns four bytes by which preshared keys are told apart in the log and in
 // flanneld status. The prefix makes it useless for other purposes of the key.
-func fingerprint(psk dataplane.PresharedKey) []byte {
-	sum := sha256.Sum256(slices.Concat([]byte("flannel preshared key\n"), psk[:]))
+func fingerprint(psk conf.Secret) []byte {
+	sum := sha256.Sum256([]byte("flannel preshared key\n" + psk.Reveal()))
 	return sum[:4]
 }
 
@@ -189,7 +188,7 @@ func (w wireguard) Devices(local subnet.Lease) []dataplane.Device {
 		}
 		devices = append(devices, dataplane.Device{Name: name, Kind: dataplane.WireGuard{
 			Tunnel: dataplane.Tunnel{MTU: w.MTU(), Addr: []netip.Prefix{addr}, Parent: w.Underlay.Name},
-			Port:   uint16(port), PSK: *w.psk, Keepalive: w.keepalive,
+			Port:   uint16(port), PSK: w.psk, Keepalive: w.keepalive,
 		}})
 	}
 	return devices

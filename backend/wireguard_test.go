@@ -75,7 +75,7 @@ func showWireGuard(t *testing.T, config string, n Node, peers ...subnet.Lease) s
 	links := dataplane.Links{}
 	for _, d := range b.Devices(wireguardLocal) {
 		if k, ok := d.Kind.(dataplane.WireGuard); ok {
-			fmt.Fprintf(&s, "device %s %v port %d psk %t keepalive %v\n", d.Name, k.Addr, k.Port, k.PSK != dataplane.PresharedKey{}, k.Keepalive)
+			fmt.Fprintf(&s, "device %s %v port %d psk %t keepalive %v\n", d.Name, k.Addr, k.Port, k.PSK != conf.Secret{}, k.Keepalive)
 		}
 		links[d.Name] = dataplane.Link{Index: len(links) + 2, Key: dataplane.PublicKey{9}}
 	}
@@ -128,7 +128,7 @@ device flannel-wg-v6 [2001:cafe:42:1::/128] port 1000 psk false keepalive 0s
 lease wireguard  ` + fmt.Sprintf(published, 1000) + ` <nil>
 peer 2001:cafe:42:2::/64 dev flannel-wg-v6 key yAnz at [2001:db8::2]:51821 allowed [2001:cafe:42:2::/64 invalid Prefix]
 `},
-		"ipv6, with a flannel as the peer": {`{"Mode":"ipv6","PSK":"` + wireguardSecret + `","PersistentKeepaliveInterval":25,"MTU":1400}`, dual, []subnet.Lease{peer, noPort}, `MTU 1320; wireguard, one device, preshared key with fingerprint ` + fmt.Sprintf("%x", fingerprint(*parsePSK(conf.Parse([]byte(`{"PSK":"` + wireguardSecret + `"}`))))) + `
+		"ipv6, with a flannel as the peer": {`{"Mode":"ipv6","PSK":"` + wireguardSecret + `","PersistentKeepaliveInterval":25,"MTU":1400}`, dual, []subnet.Lease{peer, noPort}, `MTU 1320; wireguard, one device, preshared key with fingerprint ` + fmt.Sprintf("%x", fingerprint(parsePSK(conf.Parse([]byte(`{"PSK":"`+wireguardSecret+`"}`))))) + `
 device flannel-wg [10.5.1.0/32 2001:cafe:42:1::/128] port 51820 psk true keepalive 25s
 lease wireguard ` + fmt.Sprintf(published, 51820) + " " + fmt.Sprintf(published, 51820) + ` <nil>
 peer 10.5.2.0/24 dev flannel-wg key yAnz at [2001:db8::2]:51820 allowed [10.5.2.0/24 2001:cafe:42:2::/64]
@@ -282,7 +282,7 @@ func TestWireGuardWire(t *testing.T) {
 	if text := fmt.Sprintf("%+v %#v %v", b, b.Devices(wireguardLocal), b.Devices(wireguardLocal)) + string(raw); err != nil || strings.Contains(text, "0x91, 0xd") || strings.Contains(text, "145 13 93") || strings.Contains(text, "kQ1d") || strings.Contains(text, "145,13") {
 		t.Error("a backend or a device shows the preshared key")
 	}
-	if k := b.Devices(wireguardLocal)[1].Kind.(dataplane.WireGuard); k.Keepalive != 7*time.Second || k.PSK[0] != 0x91 {
+	if k := b.Devices(wireguardLocal)[1].Kind.(dataplane.WireGuard); k.Keepalive != 7*time.Second || k.PSK.Reveal()[0] != 0x91 {
 		t.Error("the device lacks keepalive or preshared key")
 	}
 }

@@ -96,7 +96,7 @@ func possible(d dataplane.Device, v6 bool) bool {
 	case dataplane.TUN:
 		return tunnel(k.Tunnel) && k.Local.Is4() && k.Port > 0
 	case dataplane.IPsec:
-		return k.Local.Is4() && k.ID.Is4() && k.Subnet.IsValid() && len(k.Secret) >= 96 && k.Proposal != ""
+		return k.Local.Is4() && k.ID.Is4() && k.Subnet.IsValid() && len(k.Secret.Reveal()) >= 96 && k.Proposal != ""
 	case dataplane.Commands:
 		return strings.TrimSpace(k.SubnetAdd+k.PostStartup) != ""
 	case dataplane.Overlay: // a network of HNS, which gives MTU and MAC itself

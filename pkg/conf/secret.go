@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"unique"
 )
 
 // Redacted replaces a secret.
@@ -27,20 +28,44 @@ func IsSecret(name string) bool {
 	return slices.ContainsFunc(SecretWords(), func(word string) bool { return strings.Contains(folded, word) })
 }
 
-// Secret is a text that is not printed: fmt, slog and encoding/json show Redacted. It is
-// behind a pointer because fmt does not call methods of unexported fields; of a Secret
-// in such a field, it prints only an address. The zero Secret is empty.
-type Secret struct{ text *string }
+// RedactArgs replaces the values of secret flags in a command line, in both forms
+// (--flag=value and --flag value). It also returns these values.
+func RedactArgs(args []string) (shown, secrets []string) {
+	shown = slices.Clone(args)
+	for i, a := range args {
+		name, value, has := strings.Cut(a, "=")
+		switch {
+		case !strings.HasPrefix(name, "-") || !IsSecret(name): // no secret flag
+		case has:
+			shown[i], secrets = name+"="+Redacted, append(secrets, value)
+		case i+1 < len(args):
+			shown[i+1], secrets = Redacted, append(secrets, args[i+1])
+		}
+	}
+	return shown, secrets
+}
+
+// Secret is a text, or the bytes of a key, that is not printed: fmt, slog and encoding/json
+// show Redacted. Two are equal (==) if their texts are, so that a change is noticed without a
+// digest, by which a text can be guessed. The text is in a unique.Handle, which is a pointer: fmt
+// does not call methods of unexported fields, and of a Secret in such a field, it prints only
+// an address. The zero Secret is empty.
+type Secret struct{ text unique.Handle[string] }
 
 // NewSecret returns the text as a Secret.
-func NewSecret(s string) Secret { return Secret{&s} }
+func NewSecret(s string) Secret {
+	if s == "" {
+		return Secret{}
+	}
+	return Secret{unique.Make(s)}
+}
 
 // Reveal returns the text.
 func (s Secret) Reveal() string {
-	if s.text == nil {
+	if s == (Secret{}) { // the zero Handle has no value
 		return ""
 	}
-	return *s.text
+	return s.text.Value()
 }
 
 func (s Secret) String() string { return Redacted }

@@ -78,6 +78,10 @@ func (o *Object) String(key, def string) string {
 	return def
 }
 
+// Secret returns the string at key, or no text. The key must be one of IsSecret, so that no
+// message shows its value.
+func (o *Object) Secret(key string) Secret { return NewSecret(o.String(key, "")) }
+
 // Strings returns the list of strings at key; the default is nil. It omits
 // other items.
 func (o *Object) Strings(key string) []string {

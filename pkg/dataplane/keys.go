@@ -3,8 +3,6 @@ package dataplane
 import (
 	"encoding/base64"
 	"errors"
-	"fmt"
-	"io"
 	"slices"
 )
 
@@ -47,29 +45,3 @@ func (k PublicKey) Base64() string { return base64.StdEncoding.EncodeToString(k[
 
 // String returns the key as in leases.
 func (k PublicKey) String() string { return k.Base64() }
-
-// PresharedKey is a secret of WireGuard that all nodes share. fmt and encoding/json show
-// none of it. Zero: none.
-type PresharedKey [32]byte
-
-const redacted = "[redacted]" // as in package conf
-
-func (PresharedKey) String() string { return redacted }
-
-// Format implements fmt.Formatter, for all verbs.
-func (PresharedKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
-
-// MarshalText implements encoding.TextMarshaler, which encoding/json and slog use, too.
-func (PresharedKey) MarshalText() ([]byte, error) { return []byte(redacted), nil }
-
-// SharedSecret is the text by which the nodes of an IPsec network authenticate each
-// other. fmt and encoding/json show none of it, except in unexported fields.
-type SharedSecret string
-
-func (SharedSecret) String() string { return redacted }
-
-// Format implements fmt.Formatter, for all verbs.
-func (SharedSecret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
-
-// MarshalText implements encoding.TextMarshaler, which encoding/json and slog use, too.
-func (SharedSecret) MarshalText() ([]byte, error) { return []byte(redacted), nil }

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"regexp"
 	"time"
+
+	"flannel/pkg/conf"
 )
 
 // The kinds of devices and of encapsulations. Backends make them, drivers carry them
@@ -50,7 +52,7 @@ type VXLAN struct {
 type WireGuard struct {
 	Tunnel
 	Port      uint16        // UDP
-	PSK       PresharedKey  // of all peers; zero: none
+	PSK       conf.Secret   // the 32 bytes of the preshared key of all peers; zero: none
 	Keepalive time.Duration // interval of packets to all peers, in whole seconds; 0: none
 }
 
@@ -72,9 +74,9 @@ type IPsec struct {
 	Local    netip.Addr   // outer source address
 	ID       netip.Addr   // the address by which peers know this node
 	Subnet   netip.Prefix // of this node's pods
-	Secret   SharedSecret
-	Proposal string // algorithms for ESP, in strongSwan's notation
-	UDPEncap bool   // ESP in UDP, even without NAT
+	Secret   conf.Secret  // by which the nodes authenticate each other
+	Proposal string       // algorithms for ESP, in strongSwan's notation
+	UDPEncap bool         // ESP in UDP, even without NAT
 }
 
 // Commands is no device: it stands for what the operator's commands make (see

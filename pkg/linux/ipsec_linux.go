@@ -2,7 +2,6 @@ package linux
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"net/netip"
 	"path/filepath"
@@ -99,9 +98,8 @@ func (k *ipsec) fill(f *dataplane.Filling, p *dataplane.Path, _ dataplane.Link) 
 		dataplane.Put(f, k.policies, e.key, e.value)
 	}
 	k.sysctls.countDirect(f.Verb, p)
-	sum := sha256.Sum256([]byte(dev.Secret)) // only to notice a change: charon gets the secret itself
 	dataplane.Put(f, k.ikes, ikeKey{dev.Local, p.Via, dev.Subnet, p.Dst},
-		ikeConn{id: dev.ID, proposal: dev.Proposal, udpEncap: dev.UDPEncap, secret: [8]byte(sum[:8])})
+		ikeConn{id: dev.ID, proposal: dev.Proposal, udpEncap: dev.UDPEncap, secret: dev.Secret})
 }
 
 // want makes the table of policies want that packets of this node's pods to others
@@ -201,7 +199,7 @@ func (k *ipsec) encryptingDevice() (name string, dev dataplane.IPsec, used bool)
 func (k *ipsec) begin() (reset bool) {
 	_, dev, used := k.encryptingDevice()
 	reset = dev != k.filled
-	k.filled, k.ike.secret = dev, dev.Secret
+	k.filled = dev
 	k.watch.active.Store(used) // false ends its notifications
 	return reset
 }

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/charon"
 )
 
@@ -26,12 +29,20 @@ func TestParseIKE(t *testing.T) {
 	}
 }
 
-// What is printed of a connection, also of one that somebody has changed, has no digest of the secret.
-func TestConnectionIsPrintedWithoutDigest(t *testing.T) {
-	conn := ikeConn{proposal: "aes256gcm16", secret: [8]byte{241, 242, 243, 244, 245, 246, 247, 248}}
-	for _, verb := range []string{"%v", "%+v", "%s"} {
-		if text := fmt.Sprintf(verb, ikeEntry{Key: ike, Value: conn}); strings.Contains(text, "243") || strings.Contains(text, "\xf3") || !strings.Contains(text, "aes256gcm16") {
-			t.Errorf("%s prints %q", verb, text)
+// What is printed of a connection, also of one that somebody has changed, has neither the secret nor a digest of it.
+func TestConnectionIsPrintedWithoutSecret(t *testing.T) {
+	const secret = "hunter2-hunter2"
+	sum := sha256.Sum256([]byte(secret))
+	conn := ikeConn{proposal: "aes256gcm16", secret: conf.NewSecret(secret)}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x"} {
+		text := fmt.Sprintf(verb, ikeEntry{Key: ike, Value: conn}) + fmt.Sprintf(verb, conn) + fmt.Sprintf(verb, ipsec{filled: dataplane.IPsec{Secret: conn.secret}})
+		for _, form := range []string{secret, fmt.Sprintf("%x", secret), strings.Trim(fmt.Sprint(sum[:8]), "[]"), fmt.Sprintf("%x", sum[:4]), fmt.Sprintf("%#x, %#x", sum[0], sum[1])} {
+			if strings.Contains(text, form) {
+				t.Errorf("%s prints %q", verb, text)
+			}
+		}
+		if verb != "%x" && !strings.Contains(text, "aes256gcm16") {
+			t.Errorf("%s prints no proposal: %q", verb, text)
 		}
 	}
 }
@@ -39,7 +50,7 @@ func TestConnectionIsPrintedWithoutDigest(t *testing.T) {
 // The names of security associations tell the options by which they were negotiated, but not the secret. Those of others tell
 // nothing.
 func TestFormerOptions(t *testing.T) {
-	conn := ikeConn{proposal: "aes128gcm16", udpEncap: true, secret: [8]byte{1}}
+	conn := ikeConn{proposal: "aes128gcm16", udpEncap: true, secret: conf.NewSecret("1")}
 	other := func(change func(*ikeConn)) ikeEntry {
 		c := conn
 		change(&c)
@@ -52,7 +63,7 @@ func TestFormerOptions(t *testing.T) {
 		"the same":      {childOf(ikeEntry{Key: ike, Value: conn}), false},
 		"proposal":      {childOf(other(func(c *ikeConn) { c.proposal = "aes256gcm16" })), true},
 		"UDPEncap":      {childOf(other(func(c *ikeConn) { c.udpEncap = false })), true},
-		"secret":        {childOf(other(func(c *ikeConn) { c.secret = [8]byte{2} })), false},
+		"secret":        {childOf(other(func(c *ikeConn) { c.secret = conf.NewSecret("2") })), false},
 		"flannel":       {ike.child(), false},
 		"strongSwan":    {"", false}, // a version that does not tell
 		"another child": {"10.5.1.0/24-10.5.2.0/244-00000000", false},

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/charon"
 	"flannel/pkg/reconcile"
@@ -47,13 +48,13 @@ type ikeConn struct {
 	id       netip.Addr // of this node
 	proposal string
 	udpEncap bool
-	secret   [8]byte // a digest, by which a change is noticed
+	secret   conf.Secret // charon gets it; another one is a change
 	// down: the connection has no security association, and is to negotiate one now. Only List sets it, so that
 	// the entry differs from the desired one, and the table calls Set, which begins to negotiate.
 	down bool
 }
 
-// String leaves out the digest, by which somebody who reads a log could find out the secret.
+// String implements fmt.Stringer: the log has this text of a connection that others have changed.
 func (c ikeConn) String() string {
 	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t", c.proposal, c.udpEncap, c.down)
 }

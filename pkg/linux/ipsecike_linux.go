@@ -42,7 +42,6 @@ import (
 type ikeStore struct {
 	log    *slog.Logger
 	config string                          // configuration file of a charon that flanneld starts
-	secret dataplane.SharedSecret          // of all connections; ipsec.begin sets it
 	scope  *scopePointer                   // says which subnets are in our networks
 	used   func() bool                     // there may be connections in charon, also of an earlier configuration
 	needed func() bool                     // the backend is ipsec
@@ -281,7 +280,7 @@ func (s *ikeStore) load(e ikeEntry) error {
 	if before == e.Value {
 		return nil
 	}
-	if err := s.client.Load(s.connection(e), string(s.secret)); err != nil {
+	if err := s.client.Load(s.connection(e), e.Value.secret.Reveal()); err != nil {
 		return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
 	}
 	s.applied[e.Key] = e.Value

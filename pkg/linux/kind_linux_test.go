@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/guard"
 	"flannel/pkg/reconcile"
@@ -43,7 +44,7 @@ func TestOrderOfTables(t *testing.T) {
 // Another secret, or another property of the device, is in all connections at once. What has no peer is dropped as before.
 func TestEntriesOfAnotherIPsecDevice(t *testing.T) {
 	own, peer := netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("10.5.2.0/24")
-	device := dataplane.IPsec{Local: netip.MustParseAddr("192.168.100.1"), Subnet: own, Secret: "a"}
+	device := dataplane.IPsec{Local: netip.MustParseAddr("192.168.100.1"), Subnet: own, Secret: conf.NewSecret("a")}
 	d := unconnected(dataplane.Device{Name: "eth0", Kind: device})
 	s := dataplane.State{Networks: []netip.Prefix{v4Network}, Subnets: []netip.Prefix{own}, Paths: []*dataplane.Path{
 		{Dst: peer, Via: netip.MustParseAddr("192.168.100.2"), Device: "eth0", Encap: dataplane.ESP{}},
@@ -66,7 +67,7 @@ func TestEntriesOfAnotherIPsecDevice(t *testing.T) {
 	if again := wanted(); again != first || first == (ikeConn{}) {
 		t.Errorf("the connections are %v and %v", first, again)
 	}
-	device.Secret = "b"
+	device.Secret = conf.NewSecret("b")
 	d.desired[0].Kind = device
 	if second := wanted(); second == first || second == (ikeConn{}) {
 		t.Errorf("with another secret, the connection is %v as before", second)

@@ -15,6 +15,7 @@ import (
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
@@ -34,7 +35,7 @@ func (k wgKey) String() string {
 type wgPeer struct {
 	Endpoint  netip.AddrPort  // where packets to it are sent; zero: not known
 	Allowed   [2]netip.Prefix // its subnets, sorted; zero: none
-	PSK       dataplane.PresharedKey
+	PSK       conf.Secret
 	Keepalive time.Duration
 	Unmanaged bool // it has more allowed IPs than two, which we never set, so that it differs from any desired one
 }
@@ -198,7 +199,10 @@ func (s *wgState) judgeAdopted(before *wgState) {
 
 // peerOf returns the configuration of a peer.
 func peerOf(p wgtypes.Peer) wgPeer {
-	out := wgPeer{PSK: dataplane.PresharedKey(p.PresharedKey), Keepalive: p.PersistentKeepaliveInterval, Unmanaged: len(p.AllowedIPs) > 2}
+	out := wgPeer{Keepalive: p.PersistentKeepaliveInterval, Unmanaged: len(p.AllowedIPs) > 2}
+	if p.PresharedKey != (wgtypes.Key{}) { // zeros: none
+		out.PSK = conf.NewSecret(string(p.PresharedKey[:]))
+	}
 	if p.Endpoint != nil {
 		at := p.Endpoint.AddrPort()
 		out.Endpoint = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
@@ -306,7 +310,8 @@ func (s *wgStore) configOf(e wgEntry) wgtypes.PeerConfig {
 		c.Endpoint = net.UDPAddrFromAddrPort(want.Endpoint)
 	}
 	if want.PSK != have.PSK {
-		c.PresharedKey = (*wgtypes.Key)(&want.PSK)
+		c.PresharedKey = new(wgtypes.Key) // zeros, for none, remove it
+		copy(c.PresharedKey[:], want.PSK.Reveal())
 	}
 	if want.Keepalive != have.Keepalive {
 		c.PersistentKeepaliveInterval = &want.Keepalive

@@ -16,6 +16,7 @@ import (
 
 	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
+	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 )
@@ -149,7 +150,7 @@ func TestWireGuardSettings(t *testing.T) {
 		before := identity(t)
 		both := [2]netip.Prefix{netip.MustParsePrefix("10.5.2.0/24"), netip.MustParsePrefix("2001:cafe:42:2::/64")}
 		encap := dataplane.WireGuardPeer{Key: peerKey(2), Endpoint: netip.MustParseAddrPort("[fd00:100::2]:7"), Allowed: both}
-		m.devices = wgDevices(dataplane.WireGuard{PSK: dataplane.PresharedKey{1}, Keepalive: 25 * time.Second})[:2]
+		m.devices = wgDevices(dataplane.WireGuard{PSK: conf.NewSecret(strings.Repeat("\x01", 32)), Keepalive: 25 * time.Second})[:2]
 		kind := m.devices[1].Kind.(dataplane.WireGuard)
 		kind.Addr = append(kind.Addr, netip.MustParsePrefix("2001:cafe:42:1::/128"))
 		kind.Port, kind.MTU = 4500, 1400

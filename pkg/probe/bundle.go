@@ -141,7 +141,7 @@ func collect(ctx context.Context, o BundleOptions, s doctor.Snapshot, results []
 	secrets := knownSecrets(o, s, files)
 	if command, env, err := service.Settings(); err == nil { // of the daemon as a Windows service, if there is one
 		secrets.addSettings(command, env)
-		shown, _ := redactArgs(command)
+		shown, _ := conf.RedactArgs(command)
 		add("config/service.json", map[string][]string{"command": shown, "environment": redactEnviron(env)})
 	}
 	lister{runtime.GOOS, program}.runAll(ctx, files) // adds those below listings/

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/node"
@@ -293,7 +294,7 @@ func (m machine) kubeProxy() ([]string, error) {
 			if p.argsErr != nil {
 				return nil, fmt.Errorf("read the arguments of %s: %w", p.name, p.argsErr)
 			}
-			shown, _ := redactArgs(p.args)
+			shown, _ := conf.RedactArgs(p.args)
 			return shown, nil
 		}
 	}

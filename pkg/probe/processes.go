@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
 )
 
@@ -20,7 +21,7 @@ func (p process) ownArgs() []string { return p.args[min(1, len(p.args)):] }
 
 // withoutSecrets returns the process for the Snapshot.
 func (p process) withoutSecrets() doctor.Process {
-	args, _ := redactArgs(p.ownArgs())
+	args, _ := conf.RedactArgs(p.ownArgs())
 	return doctor.Process{PID: p.pid, Name: p.name, Args: args}
 }
 

@@ -192,23 +192,6 @@ func (r *redactor) addKeyed(text []byte) {
 	}
 }
 
-// redactArgs replaces the values of secret flags in a command line, in both forms
-// (--flag=value and --flag value). It also returns these values.
-func redactArgs(args []string) (shown, secrets []string) {
-	shown = slices.Clone(args)
-	for i, a := range args {
-		name, value, has := strings.Cut(a, "=")
-		switch {
-		case !strings.HasPrefix(name, "-") || !conf.IsSecret(name): // no secret flag
-		case has:
-			shown[i], secrets = name+"="+conf.Redacted, append(secrets, value)
-		case i+1 < len(args):
-			shown[i+1], secrets = conf.Redacted, append(secrets, args[i+1])
-		}
-	}
-	return shown, secrets
-}
-
 // redactEnviron replaces the values of secret variables in an environment, which has the
 // form of os.Environ.
 func redactEnviron(environ []string) (shown []string) {
@@ -223,7 +206,7 @@ func redactEnviron(environ []string) (shown []string) {
 
 // addSettings adds the values of secret flags and variables.
 func (r *redactor) addSettings(args, environ []string) {
-	_, secrets := redactArgs(args)
+	_, secrets := conf.RedactArgs(args)
 	for _, text := range secrets {
 		r.add(text)
 	}
