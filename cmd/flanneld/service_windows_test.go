@@ -19,6 +19,7 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
+	"flannel/pkg/conf"
 	"flannel/pkg/windows/service"
 )
 
@@ -73,6 +74,10 @@ func TestServiceLife(t *testing.T) {
 	refuses("start", service.Name, "service install")
 	works("uninstall")
 	works("install --env NODE_NAME=a -- --kube-subnet-mgr", "service start")
+	works("install -- --etcd-username=u --etcd-password=hunter2")
+	if out, _ := do("status"); !strings.Contains(out, "--etcd-password="+conf.Redacted) || strings.Contains(out, "hunter2") {
+		t.Errorf("the status is %s", out)
+	}
 	works("install -- --kube-subnet-mgr=false")
 	refuses("status", service.StateName(svc.Stopped))
 

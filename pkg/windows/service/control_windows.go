@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/mgr"
+
+	"flannel/pkg/conf"
 )
 
 // Control carries out a verb of the command "flanneld service" for the service Name, and prints
@@ -363,10 +365,10 @@ func StateName(s svc.State) string {
 	return cmp.Or(names[s], fmt.Sprintf("in state %d", s))
 }
 
-// showService prints the command and the state of the service. If the service does
-// not run, that is an error, so that scripts notice it.
+// showService prints the command, without secrets, and the state of the service. If the
+// service does not run, that is an error, so that scripts notice it.
 func showService(s *mgr.Service, out io.Writer) error {
-	commandLine, _, err := readSettings()
+	command, _, err := Settings()
 	if err != nil {
 		return err
 	}
@@ -374,7 +376,8 @@ func showService(s *mgr.Service, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	show(out, "command: "+commandLine)
+	shown, _ := conf.RedactArgs(command)
+	show(out, "command: "+windows.ComposeCommandLine(shown))
 	if status.State != svc.Running {
 		return fmt.Errorf("the service is not running: %s, %s", StateName(status.State), exitText(status))
 	}

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"flannel/pkg/conf"
 )
 
 const (
@@ -44,9 +46,14 @@ func NewConfig(program string, args, env []string, daemon Daemon) (Config, error
 			problems = append(problems, fmt.Errorf("%.100q: give the full path, since a service starts in another directory", file))
 		}
 	}
-	for _, arg := range command {
+	shown, _ := conf.RedactArgs(command)
+	for i, arg := range command {
 		if strings.Count(arg, "%") > 1 {
-			problems = append(problems, fmt.Errorf("%.100q: Windows expands the text between two %%; set the flag as a variable by --env", arg))
+			name := shown[i]
+			if name == conf.Redacted {
+				name = command[i-1] // the flag, whose value is redacted
+			}
+			problems = append(problems, fmt.Errorf("%.100q: Windows expands the text between two %%; set the flag as a variable by --env", name))
 		}
 	}
 	if err := errors.Join(problems...); err != nil {

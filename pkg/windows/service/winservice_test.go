@@ -7,6 +7,15 @@ import (
 	"flannel/internal/test/logtest"
 )
 
+// A problem with a flag names the flag, and does not show its password.
+func TestConfigHidesThePassword(t *testing.T) {
+	for _, args := range [][]string{{"--etcd-password=a%b%hunter2"}, {"-etcd-password", "a%b%hunter2"}} {
+		if _, err := NewConfig("x", args, nil, Daemon{}); err == nil || !strings.Contains(err.Error(), "-etcd-password") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
 func TestServiceWarnings(t *testing.T) {
 	for _, c := range []Config{
 		{Command: []string{"x", "--etcd-username=u", "--etcd-password=hunter2"}}, {Command: []string{"x", "-etcd-password", "hunter2"}},
