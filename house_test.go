@@ -70,7 +70,7 @@ var mayImport = map[string][]string{
 	"backend":                     {"pkg/conf", "pkg/dataplane", "pkg/underlay", "subnet"},
 	"subnet":                      {"pkg/conf", "pkg/file"},
 	"subnet/etcd":                 {"subnet", "subnet/peerset"},
-	"subnet/kube":                 {"pkg/file", "subnet", "subnet/peerset"},
+	"subnet/kube":                 {"pkg/conf", "pkg/file", "subnet", "subnet/peerset"},
 	"pkg/conf":                    {},
 	"pkg/reconcile":               {},
 	"pkg/file":                    {},

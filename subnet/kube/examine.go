@@ -113,7 +113,7 @@ func Proxy(o Options) (string, error) {
 	proxy, err := reconnecting.current().Proxy(&http.Request{URL: server})
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("find the proxy for %s: %w", server, err)
+		return "", fmt.Errorf("find the proxy for %s: %w", server.Redacted(), err)
 	case proxy == nil:
 		return "", nil
 	}

@@ -11,7 +11,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,20 +22,17 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/transport"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/file"
 	"flannel/subnet"
 )
 
 // restConfig returns client-go's configuration, with the credentials of the kubeconfig or else of the pod's service
 // account. o.APIURL overrides their server. Outside of a pod and without a kubeconfig, it uses o.APIURL without
-// credentials. It reads files only.
+// credentials. It reads files only. The URL of the server is valid.
 func (o Options) restConfig() (*rest.Config, error) {
 	if o.Kubeconfig != "" {
-		cfg, err := clientcmd.BuildConfigFromFlags(o.APIURL, o.Kubeconfig)
-		if err != nil {
-			return nil, fmt.Errorf("kubeconfig %s: %w", o.Kubeconfig, err)
-		}
-		return cfg, nil
+		return o.ofKubeconfig()
 	}
 	cfg, err := inCluster(os.Getenv(file.SandboxMount))
 	if err != nil {
@@ -43,7 +43,68 @@ func (o Options) restConfig() (*rest.Config, error) {
 		cfg = &rest.Config{}
 	}
 	cfg.Host = cmp.Or(o.APIURL, cfg.Host)
+	if _, _, err := rest.DefaultServerUrlFor(cfg); err != nil {
+		return nil, fmt.Errorf("address of the API server: %w", withoutPassword(err, cfg.Host))
+	}
 	return cfg, nil
+}
+
+// ofKubeconfig implements restConfig with a kubeconfig, whose URLs may have passwords, also of clusters that are not used.
+func (o Options) ofKubeconfig() (*rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags(o.APIURL, o.Kubeconfig)
+	urls, server := []string{o.APIURL}, "address of the API server"
+	if all, loadErr := clientcmd.LoadFromFile(o.Kubeconfig); loadErr == nil {
+		for _, c := range all.Clusters {
+			urls = append(urls, c.Server, c.ProxyURL)
+		}
+		if used := all.Contexts[all.CurrentContext]; used != nil && o.APIURL == "" {
+			server = fmt.Sprintf("server of cluster %q", used.Cluster)
+		}
+	}
+	if err == nil {
+		if _, _, err = rest.DefaultServerUrlFor(cfg); err == nil {
+			return cfg, nil
+		}
+		err, urls = fmt.Errorf("%s: %w", server, err), append(urls, cfg.Host)
+	}
+	return nil, fmt.Errorf("kubeconfig %s: %w", o.Kubeconfig, withoutPassword(err, urls...))
+}
+
+// quoted matches what net/url quotes in the reason of an error.
+var quoted = regexp.MustCompile(`".*"`)
+
+// withoutPassword returns an error without those of the URLs that have a user: client-go quotes URLs that it cannot parse.
+// So does net/url, with the part that is wrong, and without what follows a #, even if that is in the password.
+func withoutPassword(err error, urls ...string) error {
+	const percentEncode = "; percent-encode the special characters of a password"
+	text, hint := err.Error(), ""
+	var forms []string
+	for _, u := range urls {
+		if !strings.Contains(u, "@") {
+			continue
+		}
+		before, _, _ := strings.Cut(u, "#")
+		for _, part := range []string{u, cmp.Or(before, u)} {
+			forms = append(forms, part, strings.Trim(strconv.Quote(part), `"`))
+		}
+		if _, parseErr := url.Parse(u); parseErr != nil {
+			hint = percentEncode
+		}
+	}
+	var parseErr *url.Error
+	if errors.As(err, &parseErr) && forms != nil {
+		reason := parseErr.Err.Error()
+		hint = percentEncode
+		text = strings.ReplaceAll(text, reason, quoted.ReplaceAllString(reason, conf.Redacted))
+	}
+	slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) }) // one may be the beginning of another
+	for _, form := range forms {
+		text = strings.ReplaceAll(text, form, conf.Redacted)
+	}
+	if text == err.Error() {
+		return err
+	}
+	return errors.New(text + hint)
 }
 
 // inCluster returns the credentials of the pod's service account. root is the root directory of a HostProcess container
