@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/url"
+	"strings"
 
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -31,8 +33,26 @@ func apiServer(o kubeOptions, log *slog.Logger) string {
 			continue
 		}
 		if cluster := c.Clusters[context.Cluster]; cluster != nil && cluster.Server != "" {
-			return cluster.Server
+			if server := withoutUser(cluster.Server); server != "" {
+				return server
+			}
+			log.Warn("cannot parse the API server's address in a kubeconfig", "path", path, "cluster", context.Cluster)
 		}
 	}
 	return ""
+}
+
+// withoutUser returns the URL of an API server without a user and password, which are for the
+// kubeconfig's own client: others see the URL, for example in flanneld status. It returns "" for a
+// URL that cannot be parsed and may have a user. client-go accepts a server without a scheme.
+func withoutUser(server string) string {
+	if !strings.Contains(server, "@") {
+		return server
+	}
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	u.User = nil
+	return u.String()
 }
