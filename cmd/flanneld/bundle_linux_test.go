@@ -24,15 +24,20 @@ const planted = `
 	mkdir -p /run/flannel /run/conf
 	printf 'FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n' > /run/flannel/subnet.env
 	echo pl4nted-wireguard-key= > /run/flannel/wgkey
-	echo '{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","PSK":"pl4nted-psk","Inner":{"token":["pl4nted-1",7]}}}' > /run/net-conf.json
+	cat > /run/net-conf.json <<-'END'
+		{"Network":"10.5.0.0/16","Backend":{"Type":"wireguard","PSK":"pl4nted-psk","OtherSecret":"x\u0070l4nted\"q","Inner":{"token":["pl4nted-1",7]}}}
+	END
 	cat > /run/conf/10-flannel.conflist <<-'END'
 		{"plugins":[{"type":"flannel","password":"pl4nted-cni","note":"of the user: pl4nted-etcd","pem":"-----BEGIN EC PRIVATE KEY-----\npl4nted-2\n-----END EC PRIVATE KEY-----\n"},
 		 {"type":"other","jwt":"eyJhbGciOiJub25lIn0.pl4nted-3.pl4nted-4","url":"https://user:pl4nted-5@example.com/","inner":"{\"secretKey\":\"pl4nted-6\"}"}]}
 	END
 	printf 'not JSON: password: "pl4nted-yaml"\nenv:\n- name: AWS_SECRET_ACCESS_KEY\n  value: pl4nted-a words\n' > /run/conf/99-broken.conf
 	echo '{"type":"x","env":[{"name":"X_TOKEN","value":"pl4nted-b words"}],"args":["-etcd-password","pl4nted-7","--passwd=pl4nted-8"],"ca":"LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVpl4nted9=="}' > /run/conf/50-env.conf
-	printf 'users:\n- name: x\n  user:\n    token: pl4nted-kubeconfig\n    client-key-data: LS0tLS1CRUdJTiBwbDRudGVk\n' > /run/kubeconfig
+	printf 'users:\n- name: x\n  user:\n    token: pl4nted-kubeconfig\n    client-key-data: LS0tLS1CRUdJTiBwbDRudGVk\n- name: other\n  user:\n    tokenFile: token.txt\n    client-key: /run/client.key\n    exec: {apiVersion: client.authentication.k8s.io/v1, command: a, args: [--token, pl4nted-exec], env: [{name: A_PASSWORD, value: pl4nted of exec}]}\n' > /run/kubeconfig
+	echo opaque-pl4nted-token > /run/token.txt
+	echo an-unusual-pl4nted-key-without-a-header > /run/client.key
 	iptables -A FORWARD -m comment --comment "of the daemon: x-pl4nted-argument, x-pl4nted of the daemon; http://u:p@ss-pl4nted-11@etcd/ http://v:pl4nted-12@w/" -j ACCEPT
+	iptables -A FORWARD -m comment --comment "by itself: pl4nted-exec pl4nted of exec opaque-pl4nted-token an-unusual-pl4nted-key-without-a-header xpl4nted\"q" -j ACCEPT
 	iptables -A FORWARD -m comment --comment "token=pl4nted-rule and pl4nted-etcd and pl4nted-psk" -j ACCEPT
 	iptables -A FORWARD -m comment --comment "harmless" -j ACCEPT`
 

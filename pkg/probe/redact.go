@@ -53,7 +53,9 @@ func newRedactor() *redactor {
 			{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)`), conf.Redacted},
 			{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`), conf.Redacted}, // JSON Web Token, RFC 7519
 			{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9+/_.~=-]{6,}`), "$1 " + conf.Redacted},
-			{regexp.MustCompile(`://[^/\s"']+@`), "://" + conf.Redacted + "@"},   // greedy: a password may contain an @
+			{regexp.MustCompile(`://[^/\s"']+@`), "://" + conf.Redacted + "@"}, // greedy: a password may contain an @
+			// A digest of the secret of IPsec, which flanneld up to version 0.7 has logged of a changed connection.
+			{regexp.MustCompile(`( was changed to \{[^\[\n]*)\[(?:\d{1,3} ){7}\d{1,3}\]`), "$1" + conf.Redacted},
 			{regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/=]+`), conf.Redacted}, // "-----BEGIN " in base64, as in a kubeconfig
 		},
 	}
@@ -77,11 +79,16 @@ func (r *redactor) add(text string) {
 // read is ignored, as is the path "".
 func (r *redactor) addFile(path string) {
 	if raw, err := os.ReadFile(path); err == nil && path != "" {
-		r.add(string(raw))
-		for line := range strings.Lines(string(raw)) { // also each line of a PEM file that is no ordinary word
-			if len(line) >= 32 {
-				r.add(line)
-			}
+		r.addLines(string(raw))
+	}
+}
+
+// addLines adds the content of a file, and each line of a PEM file that is no ordinary word.
+func (r *redactor) addLines(text string) {
+	r.add(text)
+	for line := range strings.Lines(text) {
+		if len(line) >= 32 {
+			r.add(line)
 		}
 	}
 }
@@ -189,6 +196,10 @@ func forms(s string) []string {
 func (r *redactor) addKeyed(text []byte) {
 	for _, part := range r.keyed.FindAllSubmatch(text, -1) {
 		r.add(strings.Trim(string(part[3]), `"'`))
+		var text string
+		if json.Unmarshal(part[3], &text) == nil { // without escapes
+			r.add(text)
+		}
 	}
 }
 

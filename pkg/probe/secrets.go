@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 
+	"k8s.io/client-go/tools/clientcmd"
+
 	"flannel/pkg/doctor"
 	"flannel/pkg/file"
 )
@@ -21,8 +23,7 @@ func knownSecrets(o BundleOptions, s doctor.Snapshot, files map[string][]byte) *
 	for _, path := range []string{o.KeyFile, cmp.Or(os.Getenv("WIREGUARD_KEY_FILE"), "/run/flannel/wgkey"), file.Mounted(os.Getenv(file.SandboxMount), token)} {
 		r.addFile(path)
 	}
-	raw, _ := os.ReadFile(o.Kubeconfig) // addKeyed, because most of it is not secret
-	r.addKeyed(raw)
+	r.addKubeconfig(o.Kubeconfig)
 	r.addSettings(os.Args, os.Environ())
 	for _, p := range s.Processes.Value { // the daemon may have other settings than this process
 		environ := fromProc(p.PID, "environ")
@@ -39,6 +40,30 @@ func knownSecrets(o BundleOptions, s doctor.Snapshot, files map[string][]byte) *
 		}
 	}
 	return r
+}
+
+// addKubeconfig adds the secrets of a kubeconfig, and those in files that it names.
+func (r *redactor) addKubeconfig(path string) {
+	raw, _ := os.ReadFile(path)
+	r.addKeyed(raw) // most of it is not secret
+	c, err := clientcmd.LoadFromFile(path)
+	if err != nil || clientcmd.ResolveLocalPaths(c) != nil {
+		return // what addKeyed has found remains
+	}
+	for _, user := range c.AuthInfos {
+		r.add(user.Token)
+		r.add(user.Password)
+		r.addLines(string(user.ClientKeyData))
+		r.addFile(user.TokenFile)
+		r.addFile(user.ClientKey)
+		if user.Exec != nil { // a program that prints credentials
+			var env []string
+			for _, e := range user.Exec.Env {
+				env = append(env, e.Name+"="+e.Value)
+			}
+			r.addSettings(user.Exec.Args, env)
+		}
+	}
 }
 
 // fromProc reads a list of strings about a process from /proc. It is empty if the
