@@ -256,7 +256,7 @@ func newManager(ctx context.Context, o options, board *status.Board, log *slog.L
 // client returns the options of a client of etcd.
 func (o *etcdOptions) client() etcd.Options {
 	return etcd.Options{Endpoints: o.Endpoints, Prefix: o.Prefix, CertFile: o.CertFile, KeyFile: o.KeyFile, CAFile: o.CAFile,
-		Username: o.Username, Password: o.Password.Reveal()}
+		Username: o.Username, Password: o.Password}
 }
 
 // client returns the options of a client of the Kubernetes API.

@@ -30,16 +30,16 @@ func IsSecret(name string) bool {
 
 // RedactArgs replaces the values of secret flags in a command line, in both forms
 // (--flag=value and --flag value). It also returns these values.
-func RedactArgs(args []string) (shown, secrets []string) {
+func RedactArgs(args []string) (shown []string, secrets []Secret) {
 	shown = slices.Clone(args)
 	for i, a := range args {
 		name, value, has := strings.Cut(a, "=")
 		switch {
 		case !strings.HasPrefix(name, "-") || !IsSecret(name): // no secret flag
 		case has:
-			shown[i], secrets = name+"="+Redacted, append(secrets, value)
+			shown[i], secrets = name+"="+Redacted, append(secrets, NewSecret(value))
 		case i+1 < len(args):
-			shown[i+1], secrets = Redacted, append(secrets, args[i+1])
+			shown[i+1], secrets = Redacted, append(secrets, NewSecret(args[i+1]))
 		}
 	}
 	return shown, secrets

@@ -16,7 +16,11 @@ func TestRedactArgs(t *testing.T) {
 		"--psk --ip-masq":             {"--psk [redacted]", "--ip-masq"}, // may be the value
 	} {
 		given := strings.Fields(args)
-		shown, secrets := RedactArgs(given)
+		shown, hidden := RedactArgs(given)
+		var secrets []string
+		for _, s := range hidden {
+			secrets = append(secrets, s.Reveal())
+		}
 		if strings.Join(shown, " ") != want[0] || strings.Join(secrets, " ") != want[1] || !slices.Equal(given, strings.Fields(args)) {
 			t.Errorf("%s: %q %q", args, shown, secrets)
 		}

@@ -280,7 +280,7 @@ func (s *ikeStore) load(e ikeEntry) error {
 	if before == e.Value {
 		return nil
 	}
-	if err := s.client.Load(s.connection(e), e.Value.secret.Reveal()); err != nil {
+	if err := s.client.Load(s.connection(e), e.Value.secret); err != nil {
 		return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
 	}
 	s.applied[e.Key] = e.Value

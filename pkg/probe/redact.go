@@ -218,8 +218,8 @@ func redactEnviron(environ []string) (shown []string) {
 // addSettings adds the values of secret flags and variables.
 func (r *redactor) addSettings(args, environ []string) {
 	_, secrets := conf.RedactArgs(args)
-	for _, text := range secrets {
-		r.add(text)
+	for _, s := range secrets {
+		r.add(s.Reveal())
 	}
 	for _, e := range environ {
 		if name, value, _ := strings.Cut(e, "="); conf.IsSecret(name) {

@@ -38,11 +38,11 @@ func TestRedact(t *testing.T) {
 		`level=INFO data="{\"PublicKey\":\"` + curve + `\"}"`:   `level=INFO data="{\"PublicKey\":\"` + curve + `\"}"`,
 		`{"env":[{"name":"ETCD_PASSWORD","value":"a b"},{"name":"X","value":"c"}]}`: "{\n  \"env\": [\n    {\n      \"name\": \"ETCD_PASSWORD\",\n      \"value\": \"[redacted]\"\n    },\n    {\n" +
 			"      \"name\": \"X\",\n      \"value\": \"c\"\n    }\n  ]\n}\n",
-		"- name: \"A_TOKEN\"\n  value: a b\n- name: X\n  value: c":              "- name: \"A_TOKEN\"\n  value: [redacted]\n- name: X\n  value: c",
-		"data: LS0tLS1CRUdJTiBFQyBQUklWQVRFIEtFWS0tLS0tCg== x":                  "data: [redacted] x",
-		"x\n-----BEGIN PRIVATE KEY-----\nMII\nE=\n-----END PRIVATE KEY-----\ny": "x\n[redacted]\ny",
+		"- name: \"A_TOKEN\"\n  value: a b\n- name: X\n  value: c":                            "- name: \"A_TOKEN\"\n  value: [redacted]\n- name: X\n  value: c",
+		"data: LS0tLS1CRUdJTiBFQyBQUklWQVRFIEtFWS0tLS0tCg== x":                                "data: [redacted] x",
+		"x\n-----BEGIN PRIVATE KEY-----\nMII\nE=\n-----END PRIVATE KEY-----\ny":               "x\n[redacted]\ny",
 		`first="a-b was changed to {192.0.2.1 aes128 false [241 242 243 4 5 6 7 248] false}"`: `first="a-b was changed to {192.0.2.1 aes128 false [redacted] false}"`,
-		"-----BEGIN RSA PRIVATE KEY-----\nMII cut":                              "[redacted]",
+		"-----BEGIN RSA PRIVATE KEY-----\nMII cut":                                            "[redacted]",
 	} {
 		if got := string(r.clean([]byte(in))); got != want {
 			t.Errorf("%q becomes %q, want %q", in, got, want)

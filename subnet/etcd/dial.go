@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"flannel/pkg/conf"
 	"flannel/subnet"
 )
 
@@ -65,8 +66,8 @@ func (o Options) client(t *errorTracker) (clientv3.Config, error) {
 		MaxCallRecvMsgSize:   maxMessage,
 		Logger:               zap.NewNop(), // it logs every retry during an outage
 	}
-	if o.Username != "" && o.Password != "" {
-		cfg.Username, cfg.Password = o.Username, o.Password
+	if o.Username != "" && o.Password != (conf.Secret{}) {
+		cfg.Username, cfg.Password = o.Username, o.Password.Reveal()
 	}
 	t.endpoints = endpoints
 	cfg.DialOptions = append(t.dialOptions(), grpc.WithTransportCredentials(t.credentials(endpoints[0], secure)))

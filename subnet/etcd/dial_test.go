@@ -19,6 +19,7 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
 	"flannel/internal/test/nettest"
+	"flannel/pkg/conf"
 	"flannel/subnet"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
@@ -183,7 +184,7 @@ func TestPassword(t *testing.T) {
 	t.Parallel()
 	const right, wrong = "correct-horse", "battery-staple"
 	srv := etcdtest.Start(t, etcdtest.Password(right))
-	n := start(t, srv.Endpoint(), func(o *Options) { o.Username, o.Password = "root", right })
+	n := start(t, srv.Endpoint(), func(o *Options) { o.Username, o.Password = "root", conf.NewSecret(right) })
 	n.publish(outOfTheWay("192.168.64.3"), mac1)
 	n.Run()
 	n.Sees("")
@@ -201,7 +202,7 @@ func TestPassword(t *testing.T) {
 	n.notLost()
 
 	bad := &logtest.Log{}
-	_, err := New(t.Context(), Options{Endpoints: []string{srv.Endpoint()}, Username: "root", Password: wrong,
+	_, err := New(t.Context(), Options{Endpoints: []string{srv.Endpoint()}, Username: "root", Password: conf.NewSecret(wrong),
 		Log: slog.New(slog.NewTextHandler(bad, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if !errors.Is(err, ErrLogin) || !logtest.Names(err.Error(), `"root"`) {
 		t.Errorf("wrong password: %v", err)
@@ -228,7 +229,7 @@ func TestAwayAtTheStart(t *testing.T) {
 	srv.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // nobody answers
 	defer cancel()
-	login := Options{Endpoints: []string{srv.Endpoint()}, Username: "root", Password: "secret"}
+	login := Options{Endpoints: []string{srv.Endpoint()}, Username: "root", Password: conf.NewSecret("secret")}
 	if _, err := New(ctx, login); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("New returned %v", err)
 	}
@@ -285,7 +286,7 @@ func TestRestrictedUser(t *testing.T) {
 	_, err = st.UserGrantRole(t.Context(), "flannel", "flannel")
 	role(err)
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
-	n := start(t, srv.Endpoint(), func(o *Options) { short(o); o.Username, o.Password = "flannel", "hunter2" })
+	n := start(t, srv.Endpoint(), func(o *Options) { short(o); o.Username, o.Password = "flannel", conf.NewSecret("hunter2") })
 	l := n.publish(outOfTheWay("192.168.64.3"), mac1)
 	n.Run()
 	n.Sees("10.5.2.0-24")

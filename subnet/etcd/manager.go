@@ -26,6 +26,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/conf"
 	"flannel/subnet"
 	"flannel/subnet/peerset"
 )
@@ -38,7 +39,7 @@ type Options struct {
 	CertFile, KeyFile string // client certificate (PEM), read again for each connection
 	CAFile            string // authorities that may sign the server's certificate; empty: the system's
 	Username          string
-	Password          string // never logged; crosses the network in clear text unless the endpoints are https
+	Password          conf.Secret // never logged; crosses the network in clear text unless the endpoints are https
 
 	RenewMargin time.Duration  // how long before its end the lease is renewed; 0: an hour
 	TTL         time.Duration  // of a new lease; 0: 24 hours, as with flannel
@@ -88,7 +89,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	if (o.Username == "") != (o.Password == "") {
+	if (o.Username == "") != (o.Password == conf.Secret{}) {
 		log.Warn("etcd user name and password must be set together, connecting without a login")
 	}
 	if endpoint := plaintextEndpoint(cfg); endpoint != "" {

@@ -18,6 +18,7 @@ import (
 	"flannel/internal/test/etcdtest"
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nettest"
+	"flannel/pkg/conf"
 )
 
 // recipe is the shell code of the page on securing etcd: for the cluster, for a node, and to remove a node.
@@ -63,7 +64,7 @@ func as(t *testing.T, srv *etcdtest.Server, user, password string) store {
 }
 
 func login(user, password string) func(*Options) {
-	return func(o *Options) { o.Username, o.Password = user, password }
+	return func(o *Options) { o.Username, o.Password = user, conf.NewSecret(password) }
 }
 
 // With one user per node, each holds its own lease and sees the others'; a compromised one can change nobody else's.
@@ -193,7 +194,7 @@ func TestPasswordOverHTTP(t *testing.T) {
 				o.CAFile = secure.File("ca.crt")
 			}
 			if o.Username = c.user; c.user != "" {
-				o.Password = "secret"
+				o.Password = conf.NewSecret("secret")
 			}
 		})
 		if got := n.logs.Count("level=WARN"); got != c.warns || c.warns > 0 && n.logs.Count("endpoint="+c.srv.Endpoint()) != 1 {

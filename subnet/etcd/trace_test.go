@@ -9,6 +9,7 @@ import (
 	"flannel/internal/test/etcdtest"
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
+	"flannel/pkg/conf"
 )
 
 // At the debug level each request is a line with verb, key and result, and without values or the password.
@@ -17,7 +18,7 @@ func TestRequestsAreLogged(t *testing.T) {
 	const password = "correct-horse"
 	srv := etcdtest.Start(t, etcdtest.Password(password))
 	var log logtest.Log
-	n := start(t, srv.Endpoint(), func(o *Options) { o.Username, o.Password, o.Log = "root", password, log.Debug() })
+	n := start(t, srv.Endpoint(), func(o *Options) { o.Username, o.Password, o.Log = "root", conf.NewSecret(password), log.Debug() })
 	n.publish(outOfTheWay("192.168.64.3"), mac1)
 	n.Run()
 	n.Sees("")

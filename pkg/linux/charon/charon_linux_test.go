@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"flannel/pkg/conf"
 )
 
 // The example of strongSwan's documentation of VICI.
@@ -292,7 +294,7 @@ func TestLoad(t *testing.T) {
 		LocalNet: netip.MustParsePrefix("10.5.1.0/24"), RemoteNet: netip.MustParsePrefix("10.5.2.0/24"), Proposal: "aes128", ReqID: 11}
 	s := &server{answers: map[string][]string{"load-shared": {packet(t, commandResponse, "", message{{"success", "yes"}})},
 		"load-conn": {packet(t, commandResponse, "", message{{"success", "no"}, {"errmsg", "invalid proposal"}})}}}
-	err := serve(t, s).Load(conn, "hunter2")
+	err := serve(t, s).Load(conn, conf.NewSecret("hunter2"))
 	if !isRefusal(err) || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"flannel/pkg/conf"
 )
 
 // Connection is how this node and a peer encrypt the packets between their subnets. Words of
@@ -77,8 +79,8 @@ func seconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) +
 
 // Load adds or replaces a connection and its secret, which has the connection's name. Security
 // associations that exist stay. Errors do not contain the secret.
-func (c *Client) Load(conn Connection, secret string) error {
-	_, err := c.call("load-shared", message{{"id", conn.Name}, {"type", "IKE"}, {"data", secret},
+func (c *Client) Load(conn Connection, secret conf.Secret) error {
+	_, err := c.call("load-shared", message{{"id", conn.Name}, {"type", "IKE"}, {"data", secret.Reveal()},
 		{"owners", []string{conn.LocalID.String(), conn.RemoteID.String()}}})
 	if err == nil {
 		_, err = c.call("load-conn", conn.message())
