@@ -252,6 +252,7 @@ func TestIPsecDrift(t *testing.T) {
 		reaches(t, c.name, a, b.IP4)
 		becomesReady(t, n)
 	}
+	hides(t, l, n, map[string][]byte{"secret": []byte(ipsecSecret)}, "charon", "was changed to")
 }
 
 // Nodes change from flannel to our flanneld: its policies stay as they are, and that of a peer that is gone is deleted.

@@ -269,23 +269,11 @@ func TestWireGuardSecrets(t *testing.T) {
 	shell(t, n.Namespaces, "wg genkey > /run/other; wg set flannel-wg private-key /run/other; wg set flannel-wg peer $(wg show flannel-wg peers) preshared-key /run/other")
 	within(t, "the keys are restored", func() error { return reach(t.Context(), a, b) })
 	private, other := strings.TrimSpace(shell(t, n.Namespaces, "cat /run/flannel/wgkey")), strings.TrimSpace(shell(t, n.Namespaces, "cat /run/other"))
-	shell(t, n.Namespaces, "%s doctor --bundle /run/bundle.tar.gz >/run/doctor.txt 2>&1 || true; mkdir /run/bundle; tar -xzf /run/bundle.tar.gz -C /run/bundle", l.Flanneld())
-	seen := shell(t, n.Namespaces, `cat /proc/*/cmdline | tr '\0' ' '; for p in $(pgrep wireguard-go) $(pgrep flanneld); do tr '\0' ' ' < /proc/$p/environ; done
-		cat /run/flanneld.log /run/doctor.txt; find /run/bundle -type f -exec cat {} +
-		curl -s --unix-socket /run/flannel/flanneld.sock http://flanneld/status; curl -s --unix-socket /run/flannel/flanneld.sock http://flanneld/metrics`)
-	raw, err := l.Leases(t.Context())
-	must(t, err)
-	seen += fmt.Sprint(raw)
-	for name, secret := range map[string]string{"private key": private, "preshared key": wgSecret, "foreign key": other} {
-		decoded, err := base64.StdEncoding.DecodeString(secret)
+	secrets := map[string][]byte{}
+	for name, text := range map[string]string{"private key": private, "preshared key": wgSecret, "foreign key": other} {
+		raw, err := base64.StdEncoding.DecodeString(text)
 		must(t, err)
-		for _, form := range []string{secret, fmt.Sprintf("%x", decoded), fmt.Sprint(decoded), base64.URLEncoding.EncodeToString(decoded)} {
-			if strings.Contains(seen, form) {
-				t.Errorf("the %s is shown", name)
-			}
-		}
+		secrets[name] = raw
 	}
-	if !strings.Contains(seen, "flanneld_wireguard_peers") || !strings.Contains(seen, "PublicKey") {
-		t.Error("the test does not look at what it should")
-	}
+	hides(t, l, n, secrets, "flanneld_wireguard_peers", "PublicKey")
 }
