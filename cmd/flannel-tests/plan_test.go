@@ -40,9 +40,15 @@ func TestMakePlan(t *testing.T) {
 		{"a test concerns its package alone", "test", []string{"pkg/daemon/daemon_test.go"}, []string{"PLAN_RACE := ./pkg/daemon", "PLAN_KERNEL := all"}},
 		{"code for Windows", "test", []string{"pkg/file/watch.go"}, []string{
 			"PLAN_RACE := ./cmd/d ./pkg/daemon ./pkg/file", "PLAN_WINE := ./pkg/file ./pkg/windows/hns", "PLAN_KERNEL := short"}},
-		{"a package that needs all of Wine", "changed", []string{"pkg/windows/hns/hns.go"}, []string{
-			"PLAN_RACE := ", "PLAN_PLAIN := .", "PLAN_WINE := ./cmd/d ./pkg/daemon ./pkg/doctor ./pkg/file ./pkg/windows/hns", "PLAN_KERNEL := none",
+		{"a package that needs all of Wine", "test", []string{"pkg/windows/hns/hns.go"}, []string{
+			"PLAN_RACE := ", "PLAN_WINE := ./cmd/d ./pkg/daemon ./pkg/doctor ./pkg/file ./pkg/windows/hns", "PLAN_LINT := ./... ./cmd/flannel-lab/... ./cmd/flannel-release/..."}},
+		{"a package that needs all of Wine, for now", "changed", []string{"pkg/windows/hns/hns.go"}, []string{
+			"PLAN_RACE := ", "PLAN_PLAIN := .", "PLAN_WINE := ./pkg/windows/hns", "PLAN_KERNEL := none", "PLAN_LINT := ",
 			"PLAN_E2E := ^(TestWindowsCNI|TestWindowsPods)$$"}},
+		{"a package, and for now those that import it without what is heavy", "changed", []string{"pkg/file/watch.go"}, []string{
+			"PLAN_RACE := ./pkg/file", "PLAN_PLAIN := . ./cmd/d ./pkg/daemon", "PLAN_KUBE := ./cmd/d", "PLAN_WINE := ./pkg/file", "PLAN_LINT := ./pkg/file"}},
+		{"another module", "changed", []string{"cmd/flannel-lab/e2e/loss_test.go", "pkg/daemon/daemon_test.go"}, []string{
+			"PLAN_RACE := ./pkg/daemon", "PLAN_PLAIN := .", "PLAN_LINT := . ./pkg/daemon ./cmd/flannel-lab/..."}},
 		{"an end-to-end test", "changed", []string{"cmd/flannel-lab/e2e/loss_test.go"}, []string{"PLAN_RACE := ", "PLAN_E2E := ^(TestNoPacketIsLost)$$", "PLAN_LAB := "}},
 		{"packages of the lab", "changed", []string{"cmd/flannel-lab/lab/a.go", "cmd/flannel-lab/lab/b.go", "cmd/flannel-lab/main.go"}, []string{"PLAN_LAB := . ./lab"}},
 		{"testdata below a package", "changed", []string{"pkg/daemon/testdata/a/b.json"}, []string{"PLAN_RACE := ./pkg/daemon", "PLAN_E2E := -"}},
@@ -57,6 +63,21 @@ func TestMakePlan(t *testing.T) {
 			if !slices.Contains(got, line) {
 				t.Errorf("%s: no line %q in\n%s", c.what, line, p.variables())
 			}
+		}
+	}
+}
+
+// What make changed leaves to make test, it names.
+func TestLeftOut(t *testing.T) {
+	rows := []row{{path: "pkg/file", needs: []string{"wine", "kernels"}}}
+	for file, want := range map[string][]string{
+		"pkg/file/watch.go":      {"packages that import", "all packages under Wine", "other kernels"},
+		"pkg/file/watch_test.go": {"all packages under Wine", "other kernels"},
+		"cmd/d/main.go":          nil,
+	} {
+		got := makePlan("changed", change{files: []string{file}}, change{}, rows, smallHouse()).left
+		if !slices.EqualFunc(got, want, strings.HasPrefix) {
+			t.Errorf("%s: left out is %q, want %q", file, got, want)
 		}
 	}
 }
