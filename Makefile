@@ -238,7 +238,7 @@ test: ## run the tests: all packages, all nodes end to end, the kernel's in a vi
 	@$(MAKE) --no-print-directory PLAN=bin/plan.mk test-release-if-changed
 	@$(if $(BASE),,$(GO) run ./cmd/flannel-tests -passed bin/green -began "$$(sed -n 's/^PLAN_HEAD := //p' bin/plan.mk)" -kernel "$$(cat bin/tests/series)" || true)
 
-changed: ## lint and test what differs from BASE (origin/main) and what imports it, with the end-to-end tests that belong to it
+changed: ## lint and test what differs from BASE (origin/main), test what imports it, and run the end-to-end tests that belong to it
 	@dist/setup.sh test
 	$(call plan,changed)
 	$(call lanes,8)
