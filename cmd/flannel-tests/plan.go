@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -11,7 +12,7 @@ import (
 //
 //	of        race detector, Wine     without race detector    staticcheck   virtual machine   end to end
 //	test      affected packages       all others               all           all or short      all
-//	changed   changed packages        other affected packages  changed       none              what the rows name
+//	changed   changed packages        affected by the rows     changed       none              what the rows name
 //	night     all                     none                     all           -                 all
 //
 // A package is affected if it has changed, or imports one that has. Wine runs packages whose code differs on Windows;
@@ -20,13 +21,14 @@ import (
 // a kernel may have passed at another commit than those of packages, so ofKernel is the change since then, and c that
 // of packages. "All or short": all if a row has the word kernels.
 func makePlan(of string, c, ofKernel change, rows []row, h house) plan {
-	changed, affected := h.affectedPackages(c)
-	imported := len(affected) > len(changed)
-	affected["."], affected["./cmd/flannel-shape"] = true, true // they read all sources and pages
-	heavy := affected                                           // to test with the race detector and under Wine
+	changed, affected := h.affectedPackages(c, nil)
+	heavy := affected // to test with the race detector and under Wine
+	importers, omitted := len(affected)-len(changed), 0
 	if of == "changed" {
-		heavy = changed
+		heavy, affected = h.affectedPackages(c, rows)
+		omitted = len(changed) + importers - len(affected)
 	}
+	affected["."], affected["./cmd/flannel-shape"] = true, true // they read all sources and pages
 	needs, endToEnd := h.needed(c, rows)
 	p := plan{kernel: "none", endToEnd: "-", lab: labPackages(c)} // of "changed"; the others set them below
 	for _, name := range slices.Sorted(maps.Keys(h.packages)) {
@@ -58,7 +60,7 @@ func makePlan(of string, c, ofKernel change, rows []row, h house) plan {
 			p.endToEnd = "^(" + strings.Join(endToEnd, "|") + ")$"
 		}
 		p.lint = h.lintPackages(c, changed)
-		p.left = leftOut(needs, imported)
+		p.left = leftOut(needs, importers, omitted)
 	}
 	return p
 }
@@ -101,9 +103,13 @@ func labPackages(c change) (names []string) {
 	return slices.Compact(names)
 }
 
-// leftOut names what `make changed` does not run of what a change needs. imported: other packages import what has changed.
-func leftOut(needs map[string]bool, imported bool) (left []string) {
-	if imported {
+// leftOut names what `make changed` does not run of what a change needs. So many packages import what has changed, and so
+// many of these the rows omit.
+func leftOut(needs map[string]bool, importers, omitted int) (left []string) {
+	if omitted > 0 {
+		left = append(left, fmt.Sprintf("%d packages of %d that import what has changed: make test", omitted, importers))
+	}
+	if importers > 0 {
 		left = append(left, "packages that import what has changed, with the race detector and under Wine: make test")
 	}
 	for _, l := range []struct{ need, text string }{
@@ -121,15 +127,18 @@ func leftOut(needs map[string]bool, imported bool) (left []string) {
 }
 
 // affectedPackages returns the packages that have changed, or whose tests have or read a file that has; and these together
-// with all that import a changed program.
-func (h house) affectedPackages(c change) (changed, affected map[string]bool) {
+// with all that import a changed program. Of a program whose row says importers=…, only these import it; rows may be nil.
+func (h house) affectedPackages(c change, rows []row) (changed, affected map[string]bool) {
 	sources, tests := h.changedPackages(c)
 	changed = maps.Clone(sources)
 	maps.Copy(changed, tests)
 	affected = maps.Clone(changed)
 	for name, p := range h.packages {
-		if slices.ContainsFunc(slices.Collect(maps.Keys(sources)), func(s string) bool { return p.uses[s] }) {
-			affected[name] = true
+		for source := range sources {
+			r, _ := rowOf(rows, strings.TrimPrefix(source, "./"))
+			if p.uses[source] && (len(r.importers) == 0 || slices.Contains(r.importers, strings.TrimPrefix(name, "./"))) {
+				affected[name] = true
+			}
 		}
 	}
 	return changed, affected
