@@ -424,6 +424,9 @@ test-words:
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ACTIONLINT  := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
+# All build tags of the lab.
+LAB_TAGS := former,kubeproxy,kernels,cluster
+
 # Of make changed, staticcheck reads only the packages that have changed; vet reads all, and so finds what does not compile.
 PLAN_LINT    ?= ./... ./$(LAB)/... ./cmd/flannel-release/...
 lint_linux   := $(filter-out ./$(LAB)/... ./cmd/flannel-release/...,$(PLAN_LINT))
@@ -432,14 +435,14 @@ lint_windows := $(if $(filter ./...,$(PLAN_LINT)),$(LIGHT),$(filter-out $(HEAVY)
 lint: ## run gofmt, go vet and staticcheck for Linux and Windows, and check go.mod and the workflows for GitHub
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'gofmt would change:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./... && GOOS=windows $(GO) vet $(LIGHT)
-	cd $(LAB) && $(GO) vet -tags former,kubeproxy,kernels,cluster ./...
+	cd $(LAB) && $(GO) vet -tags $(LAB_TAGS) ./...
 	cd cmd/flannel-release && $(GO) vet ./...
 	GOBIN=$(CURDIR)/bin $(GO) install $(STATICCHECK)
 	GOBIN=$(CURDIR)/bin $(GO) install $(ACTIONLINT)
 	bin/actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
 	$(if $(lint_linux),bin/staticcheck $(lint_linux))
 	$(if $(lint_windows),GOOS=windows bin/staticcheck $(lint_windows))
-	$(if $(filter ./$(LAB)/...,$(PLAN_LINT)),cd $(LAB) && $(CURDIR)/bin/staticcheck -tags former,kubeproxy,kernels,cluster ./...)
+	$(if $(filter ./$(LAB)/...,$(PLAN_LINT)),cd $(LAB) && $(CURDIR)/bin/staticcheck -tags $(LAB_TAGS) ./...)
 	$(if $(filter ./cmd/flannel-release/...,$(PLAN_LINT)),cd cmd/flannel-release && $(CURDIR)/bin/staticcheck ./...)
 	$(GO) mod tidy -diff && cd $(LAB) && $(GO) mod tidy -diff
 	cd cmd/flannel-release && $(GO) mod tidy -diff
