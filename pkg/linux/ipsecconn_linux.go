@@ -61,8 +61,8 @@ func (c ikeConn) String() string {
 type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
 
 // childOf returns the name of the connection's CHILD_SA. charon returns the name with the security
-// associations, also of former connections, and no other option of theirs. So the name tells the
-// options apart, except for the secret, of which nothing must be told.
+// associations, also of former connections. So the name tells the options by which they were
+// negotiated, except for the secret, of which nothing must be told.
 func childOf(e ikeEntry) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%t", e.Value.proposal, e.Value.udpEncap))
 	return fmt.Sprintf("%s-%x", e.Key.child(), sum[:4])
@@ -70,21 +70,29 @@ func childOf(e ikeEntry) string {
 
 // ikeState is what the store knows about the security associations of a connection.
 type ikeState struct {
-	up       bool          // they exist, or are being negotiated
-	wasUp    bool          // they existed, in this run
-	lost     bool          // charon has installed them, and the kernel does not have all of them
-	children []string      // the names of those that charon has installed, each once; see childOf
-	since    time.Time     // when this run first saw the connection
-	retry    time.Time     // when to negotiate again at the earliest; zero: at once
-	delay    time.Duration // from the last negotiation to retry; 0: none was begun since the last success
+	up    bool          // they exist, or are being negotiated
+	wasUp bool          // they existed, in this run
+	lost  bool          // charon has installed them, and the kernel does not have all of them
+	pairs []charon.Pair // those that charon has installed
+	since time.Time     // when this run first saw the connection
+	retry time.Time     // when to negotiate again at the earliest; zero: at once
+	delay time.Duration // from the last negotiation to retry; 0: none was begun since the last success
 }
 
 // hasFormer reports whether there are security associations of other options than those of e.
-// Those of flannel and of flanneld up to 0.7, whose names do not tell, count as right.
 func (s *ikeState) hasFormer(e ikeEntry) bool {
-	return slices.ContainsFunc(s.children, func(name string) bool {
-		return strings.HasPrefix(name, e.Key.child()+"-") && name != childOf(e)
-	})
+	return slices.ContainsFunc(s.pairs, func(p charon.Pair) bool { return isFormer(e, p) })
+}
+
+// isFormer reports whether p is of other options than those of e. The names of those of flannel, and of
+// flanneld up to 0.7, do not tell the options: such a pair counts as right, unless it should be in UDP and
+// is not. If it is in UDP, that may be because of NAT.
+func isFormer(e ikeEntry, p charon.Pair) bool {
+	untold := e.Key.child()
+	if p.Child == untold {
+		return e.Value.udpEncap && !p.UDPEncap
+	}
+	return strings.HasPrefix(p.Child, untold+"-") && p.Child != childOf(e)
 }
 
 // due reports whether to negotiate now, by the table at ikeStore.

@@ -21,8 +21,7 @@ import (
 // ikeStore holds the connections in charon between subnets of our networks: it is the
 // reconcile.Store of the table ipsec.ikes. charon does not return all of their content, so
 // that List returns what this run has loaded into this charon. Others are loaded again,
-// which leaves their security associations as they are, unless load sees that they have another
-// encapsulation.
+// which leaves their security associations as they are, except those of former options (hasFormer).
 //
 // Which node begins to negotiate:
 //
@@ -56,9 +55,9 @@ type ikeStore struct {
 	ended   atomic.Bool    // the charon of client has ended, or does not notify any more
 	// othersEnded is when a charon that somebody else had started was last found to have ended; zero: never.
 	othersEnded time.Time
-	applied     map[ikeKey]ikeConn   // loaded in this run, into this charon; nil before the first connect, like states
+	applied     map[ikeKey]ikeConn   // loaded in this run; the next list drops what charon does not have. nil before the first connect, like states
 	states      map[ikeKey]*ikeState // as of the last list, and of what Set has begun since
-	replaced    map[ikeKey]bool      // their content has changed, and what was negotiated by the former one is to end
+	replaced    map[ikeKey]bool      // their content may have changed; what was negotiated by the former one is to end: see endReplaced
 	// traffic is for Driver.Traffic, by the peers' subnets; nil: not connected.
 	traffic atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
 }
@@ -71,8 +70,8 @@ const minIKEDelay, maxIKEDelay = pollInterval * 9 / 10, 5 * time.Minute
 func (*ikeStore) Name() string { return "connections" }
 
 // connect connects to charon, unless it is connected already. If charon has ended since, it
-// connects to the next one, which knows nothing of what this run has loaded, so that applied and
-// states begin anew. Without a charon, its error is charon.ErrNotRunning.
+// connects to the next one, which knows nothing of what this run has loaded: the next list finds that.
+// Without a charon, its error is charon.ErrNotRunning.
 func (s *ikeStore) connect() error {
 	if s.ended.Load() {
 		if s.client != nil && !s.own {
@@ -95,7 +94,9 @@ func (s *ikeStore) connect() error {
 		return errors.Join(err, client.Close())
 	}
 	s.client, s.own = client, client.Started(s.config) != 0 // 0: somebody else has started it
-	s.applied, s.states = map[ikeKey]ikeConn{}, map[ikeKey]*ikeState{}
+	if s.applied == nil {
+		s.applied, s.states = map[ikeKey]ikeConn{}, map[ikeKey]*ikeState{}
+	}
 	watch := s.watch
 	s.watcher.Go(func() {
 		_ = watch.Watch(s.notify) // it ends with the daemon, or with disconnect
@@ -207,7 +208,7 @@ func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 		}
 		state := s.observe(key, byName[name], spis)
 		conn := ikeConn{} // differs from the desired one, so that it is loaded again
-		if before, ok := s.applied[key]; ok && hasSecret[name] && hasConn[name] {
+		if before, ok := s.applied[key]; ok && hasSecret[name] && hasConn[name] && !state.hasFormer(ikeEntry{Key: key, Value: before}) {
 			conn, applied[key] = before, before
 		}
 		conn.down = !state.up && state.due(key)
@@ -235,7 +236,7 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 	if before, known := s.states[key]; known {
 		*state = *before
 	}
-	state.up, state.lost, state.children = false, false, nil
+	state.up, state.lost, state.pairs = false, false, nil
 	installed := false
 	for _, sa := range sas {
 		state.up = state.up || sa.State == "CONNECTING" || sa.Busy // charon negotiates
@@ -243,13 +244,13 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 			complete := spis[p.In] && spis[p.Out]
 			installed = installed || p.State == "INSTALLED" && complete
 			state.lost = state.lost || p.State == "INSTALLED" && !complete
-			if p.State == "INSTALLED" && !slices.Contains(state.children, p.Child) {
-				state.children = append(state.children, p.Child)
+			if p.State == "INSTALLED" {
+				state.pairs = append(state.pairs, p)
 			}
 		}
 	}
 	if installed { // so the last negotiation succeeded: the delays begin anew
-		*state = ikeState{up: true, wasUp: true, children: state.children, since: state.since}
+		*state = ikeState{up: true, wasUp: true, pairs: state.pairs, since: state.since}
 	}
 	return state
 }
@@ -285,16 +286,19 @@ func (s *ikeStore) load(e ikeEntry) error {
 		return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
 	}
 	s.applied[e.Key] = e.Value
-	if loaded || state.hasFormer(e) {
-		s.replaced[e.Key] = true
+	if known { // else charon had no such connection
+		s.replaced[e.Key] = s.replaced[e.Key] || loaded
+	}
+	if loaded || state.hasFormer(e) && !slices.ContainsFunc(state.pairs, func(p charon.Pair) bool { return !isFormer(e, p) }) { // none will stay
 		*state = ikeState{wasUp: true, since: state.since}
 	}
 	return nil
 }
 
-// endReplaced ends what was negotiated, or is being negotiated, by the former content of connections:
-// first what the peers have begun and is of no connection yet, because it gets the name of a connection
-// at any moment. What fails is tried again with the next Set.
+// endReplaced ends what was negotiated by the former content of the connections in replaced: all, if this
+// run had loaded the former content, else what hasFormer finds. It also ends what their peers have begun
+// and is of no connection yet, because that would be completed with the former encapsulation. What fails
+// is tried again with the next Set.
 func (s *ikeStore) endReplaced() error {
 	if len(s.replaced) == 0 {
 		return nil
@@ -306,12 +310,15 @@ func (s *ikeStore) endReplaced() error {
 	for key := range s.replaced {
 		peers[key.Remote] = true
 	}
-	err := s.client.TerminateUnnamed(peers)
-	for key := range s.replaced {
-		if err == nil {
-			err = s.client.Terminate(key.String())
+	err := s.client.Terminate(func(sa charon.SA) bool {
+		if sa.Name == charon.Unnamed {
+			return peers[sa.Remote.Addr()]
 		}
-	}
+		key, _ := parseIKE(sa.Name)
+		all, replaced := s.replaced[key]
+		conn, loaded := s.applied[key]
+		return replaced && (all || loaded && (&ikeState{pairs: sa.Pairs}).hasFormer(ikeEntry{Key: key, Value: conn}))
+	})
 	if err == nil {
 		clear(s.replaced)
 	}
@@ -333,11 +340,17 @@ func (s *ikeStore) negotiate(e ikeEntry) error {
 }
 
 // rekey begins to replace the security associations of a connection, which may be those of flannel.
-func (s *ikeStore) rekey(key ikeKey, state *ikeState) (err error) {
-	for _, child := range state.children {
-		err = errors.Join(err, s.client.Rekey(key.String(), child))
+func (s *ikeStore) rekey(key ikeKey, state *ikeState) error {
+	children := map[string]bool{}
+	for _, p := range state.pairs {
+		children[p.Child] = true
 	}
-	return err
+	for child := range children {
+		if err := s.client.Rekey(key.String(), child); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // connection returns an entry in charon's form.
