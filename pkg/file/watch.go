@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -32,9 +33,10 @@ const pollGoneDir = 10 * time.Millisecond
 // The channel receives one value for any number of changes, and none after ctx has
 // ended; it is never closed. If the system has no notifications left (Linux limits
 // them per user), Watch polls every second. Of a directory, only new and deleted
-// entries are changes, and Watch may notice them after a second. A change in another
-// directory, to which a path leads by a link or since something was mounted over its own,
-// may be noticed after five seconds. Without paths, Watch watches nothing.
+// entries are changes, and Watch may notice them after a second; likewise changes of the
+// file to which a symbolic link leads. Watch may notice after five seconds that a path leads
+// to another directory: something was mounted over the former one, or a directory above it
+// was renamed. Without paths, Watch watches nothing.
 func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
 	w := &watch{dirs: map[string]*watchedDir{}, files: map[string]fs.FileInfo{}, changed: make(chan struct{}, 1)}
 	for _, path := range paths {
@@ -117,20 +119,24 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 	r.Run(ctx)
 }
 
-// isNotified reports whether the system notifies of all changes, except in other directories
-// to which a path leads.
+// isNotified reports whether the system notifies of all changes that are not rare. Windows does
+// not if a directory is renamed. A link to a file in another directory is how Kubernetes mounts
+// ConfigMaps.
 func (w *watch) isNotified() bool {
 	for _, dir := range w.dirs {
 		if dir.info == nil { // also without notifications
 			return false
 		}
 	}
-	for _, file := range w.files {
+	for path, file := range w.files {
 		if file != nil && file.IsDir() {
 			return false
 		}
+		if link, err := os.Lstat(path); err == nil && link.Mode()&fs.ModeSymlink != 0 {
+			return false
+		}
 	}
-	return true
+	return runtime.GOOS != "windows"
 }
 
 // isOurs returns a condition for names: those of the files and of their directories. It is for another goroutine.

@@ -48,14 +48,15 @@ type ikeConn struct {
 	proposal string
 	udpEncap bool
 	secret   [8]byte // a digest, by which a change is noticed
-	// down: the connection has no security association, and is to negotiate one now. Only List sets it, so that
-	// the entry differs from the desired one, and the table calls Set, which begins to negotiate.
-	down bool
+	// Only List sets these, so that the entry differs from the desired one, and the table calls Set, which ends
+	// or negotiates.
+	down   bool // the connection has no security association, and is to negotiate one now
+	former bool // there may be something of the former content, which is to end
 }
 
 // String leaves out the digest, by which somebody who reads a log could find out the secret.
 func (c ikeConn) String() string {
-	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t", c.proposal, c.udpEncap, c.down)
+	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t, former keys %t", c.proposal, c.udpEncap, c.down, c.former)
 }
 
 type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
@@ -66,6 +67,12 @@ type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
 func childOf(e ikeEntry) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%t", e.Value.proposal, e.Value.udpEncap))
 	return fmt.Sprintf("%s-%x", e.Key.child(), sum[:4])
+}
+
+// connectionOf returns an entry in charon's form.
+func connectionOf(e ikeEntry) charon.Connection {
+	return charon.Connection{Name: e.Key.String(), Child: childOf(e), Local: e.Key.Local, Remote: e.Key.Remote, LocalID: e.Value.id, RemoteID: e.Key.Remote,
+		LocalNet: e.Key.LocalNet, RemoteNet: e.Key.RemoteNet, Proposal: e.Value.proposal, UDPEncap: e.Value.udpEncap, ReqID: reqID}
 }
 
 // ikeState is what the store knows about the security associations of a connection.
@@ -84,16 +91,17 @@ func (s *ikeState) hasFormer(e ikeEntry) bool {
 	return slices.ContainsFunc(s.pairs, func(p charon.Pair) bool { return isFormer(e, p) })
 }
 
-// isFormer reports whether p is of other options than those of e. The names of those of flannel, and of
-// flanneld up to 0.7, do not tell the options: such a pair counts as right, unless it should be in UDP and
-// is not. If it is in UDP, that may be because of NAT.
+// isFormer reports whether p is of other options than those of e: it should be in UDP and is not, or its name
+// says so. The names of those of flannel, and of flanneld up to 0.7, say nothing. A pair that should not be in
+// UDP may be so because of NAT.
 func isFormer(e ikeEntry, p charon.Pair) bool {
-	untold := e.Key.child()
-	if p.Child == untold {
-		return e.Value.udpEncap && !p.UDPEncap
-	}
-	return strings.HasPrefix(p.Child, untold+"-") && p.Child != childOf(e)
+	return e.Value.udpEncap && !p.UDPEncap || strings.HasPrefix(p.Child, e.Key.child()+"-") && p.Child != childOf(e)
 }
+
+// The delay between negotiations that fail at once, for example because the secrets
+// differ. The first one is a little less than pollInterval, so that the next poll does not
+// come just before the end of the delay.
+const minIKEDelay, maxIKEDelay = pollInterval * 9 / 10, 5 * time.Minute
 
 // due reports whether to negotiate now, by the table at ikeStore.
 func (s *ikeState) due(key ikeKey) bool {

@@ -57,15 +57,10 @@ type ikeStore struct {
 	othersEnded time.Time
 	applied     map[ikeKey]ikeConn   // loaded in this run; the next list drops what charon does not have. nil before the first connect, like states
 	states      map[ikeKey]*ikeState // as of the last list, and of what Set has begun since
-	replaced    map[ikeKey]bool      // their content may have changed; what was negotiated by the former one is to end: see endReplaced
+	replaced    map[ikeKey]bool      // what was negotiated by their former content is to end: see endReplaced
 	// traffic is for Driver.Traffic, by the peers' subnets; nil: not connected.
 	traffic atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
 }
-
-// The delay between negotiations that fail at once, for example because the secrets
-// differ. The first one is a little less than pollInterval, so that the next poll does not
-// come just before the end of the delay.
-const minIKEDelay, maxIKEDelay = pollInterval * 9 / 10, 5 * time.Minute
 
 func (*ikeStore) Name() string { return "connections" }
 
@@ -208,9 +203,13 @@ func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 		}
 		state := s.observe(key, byName[name], spis)
 		conn := ikeConn{} // differs from the desired one, so that it is loaded again
-		if before, ok := s.applied[key]; ok && hasSecret[name] && hasConn[name] && !state.hasFormer(ikeEntry{Key: key, Value: before}) {
+		if before, ok := s.applied[key]; ok && hasSecret[name] && hasConn[name] {
 			conn, applied[key] = before, before
+			if state.hasFormer(ikeEntry{Key: key, Value: before}) {
+				s.replaced[key] = s.replaced[key]
+			}
 		}
+		_, conn.former = s.replaced[key]
 		conn.down = !state.up && state.due(key)
 		out[key], states[key] = conn, state
 		traffic[key.RemoteNet] = trafficOf(key, byName[name])
@@ -262,7 +261,9 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 // notification has the table list it.
 func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 	errs := make([]error, len(entries))
-	s.each(entries, errs, s.load)
+	if !s.each(entries, errs, s.load) {
+		return errs
+	}
 	if err := s.endReplaced(); err != nil {
 		s.fail(errs, err)
 		return errs
@@ -271,34 +272,33 @@ func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 	return errs
 }
 
-// load loads a connection, unless charon has this content. It notes in replaced what is to end.
+// load loads a connection, unless charon has this content, and notes in replaced what is to end.
 func (s *ikeStore) load(e ikeEntry) error {
 	state, known := s.states[e.Key]
 	if !known {
 		state = &ikeState{since: time.Now()}
 		s.states[e.Key] = state
 	}
-	before, loaded := s.applied[e.Key]
-	if before == e.Value {
-		return nil
+	if before, loaded := s.applied[e.Key]; before != e.Value {
+		if err := s.client.Load(connectionOf(e), string(s.secret)); err != nil {
+			return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
+		}
+		s.applied[e.Key] = e.Value
+		if loaded || state.hasFormer(e) {
+			s.replaced[e.Key] = s.replaced[e.Key] || loaded
+		}
 	}
-	if err := s.client.Load(s.connection(e), string(s.secret)); err != nil {
-		return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
-	}
-	s.applied[e.Key] = e.Value
-	if known { // else charon had no such connection
-		s.replaced[e.Key] = s.replaced[e.Key] || loaded
-	}
-	if loaded || state.hasFormer(e) && !slices.ContainsFunc(state.pairs, func(p charon.Pair) bool { return !isFormer(e, p) }) { // none will stay
+	isRight := func(p charon.Pair) bool { return !isFormer(e, p) }
+	if all, replaced := s.replaced[e.Key]; all || replaced && !slices.ContainsFunc(state.pairs, isRight) { // none will stay
 		*state = ikeState{wasUp: true, since: state.since}
 	}
 	return nil
 }
 
-// endReplaced ends what was negotiated by the former content of the connections in replaced: all, if this
-// run had loaded the former content, else what hasFormer finds. It also ends what their peers have begun
-// and is of no connection yet, because that would be completed with the former encapsulation. What fails
-// is tried again with the next Set.
+// endReplaced ends what was negotiated by the former content of the connections in replaced: all (true),
+// or what hasFormer finds. It also ends what their peers have begun and is of no connection yet, because
+// that would be completed with the former encapsulation. What fails is tried again: the next list says that
+// these connections differ.
 func (s *ikeStore) endReplaced() error {
 	if len(s.replaced) == 0 {
 		return nil
@@ -327,8 +327,8 @@ func (s *ikeStore) endReplaced() error {
 
 // negotiate begins to negotiate, if that is due.
 func (s *ikeStore) negotiate(e ikeEntry) error {
-	state, known := s.states[e.Key]
-	if !known || state.up || !state.due(e.Key) { // not known: another charon runs since load
+	state := s.states[e.Key] // load has made sure that there is one
+	if state.up || !state.due(e.Key) {
 		return nil
 	}
 	state.delay = min(max(2*state.delay, minIKEDelay), maxIKEDelay)
@@ -345,18 +345,15 @@ func (s *ikeStore) rekey(key ikeKey, state *ikeState) error {
 	for _, p := range state.pairs {
 		children[p.Child] = true
 	}
+	var refused error
 	for child := range children {
-		if err := s.client.Rekey(key.String(), child); err != nil {
+		err := s.client.Rekey(key.String(), child)
+		if _, is := errors.AsType[*charon.Refusal](err); err != nil && !is {
 			return err
 		}
+		refused = errors.Join(refused, err)
 	}
-	return nil
-}
-
-// connection returns an entry in charon's form.
-func (s *ikeStore) connection(e ikeEntry) charon.Connection {
-	return charon.Connection{Name: e.Key.String(), Child: childOf(e), Local: e.Key.Local, Remote: e.Key.Remote, LocalID: e.Value.id, RemoteID: e.Key.Remote,
-		LocalNet: e.Key.LocalNet, RemoteNet: e.Key.RemoteNet, Proposal: e.Value.proposal, UDPEncap: e.Value.udpEncap, ReqID: reqID}
+	return refused
 }
 
 func (s *ikeStore) Delete(_ context.Context, entries []ikeEntry) []error {
@@ -371,8 +368,8 @@ func (s *ikeStore) Delete(_ context.Context, entries []ikeEntry) []error {
 }
 
 // each calls do for each entry that has no error yet, and stores its error. A charon.Refusal is the error
-// of one entry. With any other, the connection to charon has failed: see fail.
-func (s *ikeStore) each(entries []ikeEntry, errs []error, do func(ikeEntry) error) {
+// of one entry. With any other, the connection to charon has failed (ok is false): see fail.
+func (s *ikeStore) each(entries []ikeEntry, errs []error, do func(ikeEntry) error) (ok bool) {
 	for i, e := range entries {
 		if errs[i] != nil {
 			continue
@@ -382,9 +379,10 @@ func (s *ikeStore) each(entries []ikeEntry, errs []error, do func(ikeEntry) erro
 		}
 		if _, refused := errors.AsType[*charon.Refusal](errs[i]); errs[i] != nil && !refused {
 			s.fail(errs[i:], errs[i])
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // fail closes the connection to charon after the error err, which all entries without another one get, as

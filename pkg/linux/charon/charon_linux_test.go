@@ -285,21 +285,28 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// The secret goes to charon, and into no error.
+// The secret goes to charon, and into no error; not if the connection is refused, which changes nothing.
 func TestLoad(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.1")
 	conn := Connection{Name: "a", Child: "b", Local: addr, Remote: addr, LocalID: addr, RemoteID: addr,
 		LocalNet: netip.MustParsePrefix("10.5.1.0/24"), RemoteNet: netip.MustParsePrefix("10.5.2.0/24"), Proposal: "aes128", ReqID: 11}
-	s := &server{answers: map[string][]string{"load-shared": {packet(t, commandResponse, "", message{{"success", "yes"}})},
-		"load-conn": {packet(t, commandResponse, "", message{{"success", "no"}, {"errmsg", "invalid proposal"}})}}}
-	err := serve(t, s).Load(conn, "hunter2")
-	if !isRefusal(err) || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("%v", err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.got) != 2 || !strings.Contains(s.got[0], hex.EncodeToString([]byte("hunter2"))) || !strings.Contains(s.got[1], hex.EncodeToString([]byte("10.5.2.0/24"))) {
-		t.Errorf("%q", s.got)
+	yes := packet(t, commandResponse, "", message{{"success", "yes"}})
+	no := packet(t, commandResponse, "", message{{"success", "no"}, {"errmsg", "invalid"}})
+	for _, c := range []struct {
+		conn, shared string // the answers
+		commands     int
+	}{{no, yes, 1}, {yes, no, 2}, {yes, yes, 2}} {
+		s := &server{answers: map[string][]string{"load-conn": {c.conn}, "load-shared": {c.shared}}}
+		err := serve(t, s).Load(conn, "hunter2")
+		if want := c.conn == no || c.shared == no; isRefusal(err) != want || want && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%+v: %v", c, err)
+		}
+		s.mu.Lock()
+		if len(s.got) != c.commands || !strings.Contains(s.got[0], hex.EncodeToString([]byte("10.5.2.0/24"))) ||
+			strings.Contains(s.got[len(s.got)-1], hex.EncodeToString([]byte("hunter2"))) != (c.commands == 2) {
+			t.Errorf("%+v: %q", c, s.got)
+		}
+		s.mu.Unlock()
 	}
 }
 

@@ -1,6 +1,7 @@
 package charon
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"strconv"
@@ -76,12 +77,12 @@ func yesNo(b bool) string {
 func seconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) + "s" }
 
 // Load adds or replaces a connection and its secret, which has the connection's name. Security
-// associations that exist stay. Errors do not contain the secret.
+// associations that exist stay. Errors do not contain the secret. A refused connection changes nothing.
 func (c *Client) Load(conn Connection, secret string) error {
-	_, err := c.call("load-shared", message{{"id", conn.Name}, {"type", "IKE"}, {"data", secret},
-		{"owners", []string{conn.LocalID.String(), conn.RemoteID.String()}}})
+	_, err := c.call("load-conn", conn.message())
 	if err == nil {
-		_, err = c.call("load-conn", conn.message())
+		_, err = c.call("load-shared", message{{"id", conn.Name}, {"type", "IKE"}, {"data", secret},
+			{"owners", []string{conn.LocalID.String(), conn.RemoteID.String()}}})
 	}
 	return err
 }
@@ -209,7 +210,7 @@ func parseSA(name string, m message) SA {
 	}
 	for _, f := range m.section("child-sas") {
 		child, _ := f.Value.(message)
-		sa.Pairs = append(sa.Pairs, Pair{State: child.text("state"), Child: child.text("name"), UDPEncap: child.text("encap") == "yes",
+		sa.Pairs = append(sa.Pairs, Pair{State: child.text("state"), Child: cmp.Or(child.text("name"), f.Name), UDPEncap: child.text("encap") == "yes",
 			In: uint32(number(child.text("spi-in"), 16)), Out: uint32(number(child.text("spi-out"), 16)),
 			Received: number(child.text("bytes-in"), 10), Sent: number(child.text("bytes-out"), 10)})
 	}
