@@ -229,7 +229,7 @@ BASE ?=
 plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' -kernel $(KERNEL_OF_COMMIT) >bin/plan.mk
 # $(1): how many of these run at once; the first ones start first.
 lanes = @rm -f bin/tests/idle && $(MAKE) --no-print-directory PLAN=bin/plan.mk -j$(1) \
-	test-nodes test-machine test-lint test-packages test-wine test-packages-of-kubernetes test-other-systems test-idle
+	test-nodes test-machine test-lint test-race test-packages test-wine test-packages-of-kubernetes test-other-systems test-idle
 
 test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; some 30 minutes on two processors
 	@dist/setup.sh test
@@ -238,10 +238,10 @@ test: ## run the tests: all packages, all nodes end to end, the kernel's in a vi
 	@$(MAKE) --no-print-directory PLAN=bin/plan.mk test-release-if-changed
 	@$(if $(BASE),,$(GO) run ./cmd/flannel-tests -passed bin/green -began "$$(sed -n 's/^PLAN_HEAD := //p' bin/plan.mk)" -kernel "$$(cat bin/tests/series)" || true)
 
-changed: ## lint and test what differs from BASE (origin/main) and what imports it, with the end-to-end tests that belong to it
+changed: ## lint and test what differs from BASE (origin/main), test what imports it, and run the end-to-end tests that belong to it
 	@dist/setup.sh test
 	$(call plan,changed)
-	$(call lanes,6)
+	$(call lanes,8)
 
 night: ## run everything that make test leaves out, too: hours; the results are in bin/night
 	@dist/setup.sh test
@@ -353,15 +353,17 @@ RACE        := CGO_ENABLED=1 $(GO) $(TEST) -race
 PLAN_NODES  := $(filter-out -,$(PLAN_E2E))$(PLAN_LAB)
 plan_kube   := $(filter $(PLAN_KUBE),$(PLAN_RACE) $(PLAN_PLAIN))
 plan_wine   := $(filter $(WITH_WINE),$(PLAN_WINE))
-.PHONY: test-lint test-packages test-wine test-packages-of-kubernetes test-other-systems test-nodes test-machine test-idle lint-kube
+.PHONY: test-lint test-race test-packages test-wine test-packages-of-kubernetes test-other-systems test-nodes test-machine test-idle lint-kube
 
 test-lint:
 	@$(MAKE) --no-print-directory lint
 
 # The tests of hnstest/wine run programs under Wine.
-test-packages: build tools bin/image/start $(if $(filter ./internal/test/hnstest/wine,$(PLAN_RACE) $(PLAN_PLAIN)),wine)
-	$(if $(PLAN),,$(error run make test or make changed))
+test-race test-packages: build tools bin/image/start $(if $(filter ./internal/test/hnstest/wine,$(PLAN_RACE) $(PLAN_PLAIN)),wine)
+test-race:
 	$(if $(filter-out $(PLAN_KUBE),$(PLAN_RACE)),$(RACE) $(filter-out $(PLAN_KUBE),$(PLAN_RACE)))
+test-packages:
+	$(if $(PLAN),,$(error run make test or make changed))
 	$(if $(filter-out $(PLAN_KUBE),$(PLAN_PLAIN)),$(GO) $(TEST) $(filter-out $(PLAN_KUBE),$(PLAN_PLAIN)))
 
 test-wine: $(if $(plan_wine),build tools wine)
@@ -388,7 +390,7 @@ test-machine: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
 	esac
 
 # Tells test-machine that the others have ended. Wine is stopped here, since tests of several of them use it.
-test-idle: test-nodes test-lint test-packages test-wine test-packages-of-kubernetes test-other-systems
+test-idle: test-nodes test-lint test-race test-packages test-wine test-packages-of-kubernetes test-other-systems
 	@mkdir -p bin/tests && touch bin/tests/idle
 	@[ ! -e bin/wine/used ] || dist/wine.sh stop
 
@@ -430,16 +432,26 @@ test-words:
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ACTIONLINT  := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
+# All build tags of the lab.
+LAB_TAGS := former,kubeproxy,kernels,cluster
+
+# Of make changed, staticcheck reads only the packages that have changed; vet reads all, and so finds what does not compile.
+PLAN_LINT    ?= ./... ./$(LAB)/... ./cmd/flannel-release/...
+lint_linux   := $(filter-out ./$(LAB)/... ./cmd/flannel-release/...,$(PLAN_LINT))
+lint_windows := $(if $(filter ./...,$(PLAN_LINT)),$(LIGHT),$(filter-out $(HEAVY),$(plan_wine)))
+
 lint: ## run gofmt, go vet and staticcheck for Linux and Windows, and check go.mod and the workflows for GitHub
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'gofmt would change:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./... && GOOS=windows $(GO) vet $(LIGHT)
-	cd $(LAB) && $(GO) vet -tags former,kubeproxy,kernels,cluster ./...
+	cd $(LAB) && $(GO) vet -tags $(LAB_TAGS) ./...
 	cd cmd/flannel-release && $(GO) vet ./...
 	GOBIN=$(CURDIR)/bin $(GO) install $(STATICCHECK)
 	GOBIN=$(CURDIR)/bin $(GO) install $(ACTIONLINT)
 	bin/actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
-	bin/staticcheck ./... && GOOS=windows bin/staticcheck $(LIGHT) && cd $(LAB) && $(CURDIR)/bin/staticcheck -tags former,kubeproxy,kernels,cluster ./...
-	cd cmd/flannel-release && $(CURDIR)/bin/staticcheck ./...
+	$(if $(lint_linux),bin/staticcheck $(lint_linux))
+	$(if $(lint_windows),GOOS=windows bin/staticcheck $(lint_windows))
+	$(if $(filter ./$(LAB)/...,$(PLAN_LINT)),cd $(LAB) && $(CURDIR)/bin/staticcheck -tags $(LAB_TAGS) ./...)
+	$(if $(filter ./cmd/flannel-release/...,$(PLAN_LINT)),cd cmd/flannel-release && $(CURDIR)/bin/staticcheck ./...)
 	$(GO) mod tidy -diff && cd $(LAB) && $(GO) mod tidy -diff
 	cd cmd/flannel-release && $(GO) mod tidy -diff
 

@@ -29,16 +29,16 @@ const (
 //
 //	state    cause                                                     action                next state
 //	calm     an activity fails                                         start the timer       failing
-//	failing  the timer fires                                           log it unless owed    failing, owed
+//	failing  the timer fires                                           log it, see below     failing, owed
 //	failing  the last failing activity succeeds                        log the end if owed   calm
 //	failing  it gives up, and another has succeeded since a failure    log the end if owed   calm
 //	failing  it gives up, and nobody knows whether the store answers   -                     calm, maybe owed
 //	calm     an activity succeeds                                      log the end if owed   calm
 //
 // In the state failing, timer is not nil; owed means that the field logged is set: the
-// outage was logged, and its end must be. Such an outage is logged again only if the store
-// refuses another request, or was silent and refuses one, or the reverse. "Gives up" is
-// Forget, and "succeeds" Over.
+// outage was logged, and its end must be. An outage that goes on after all activities gave up
+// is logged again only if its problem is another one: silent, or the text of the refusal.
+// "Gives up" is Forget, and "succeeds" Over.
 type Outage struct {
 	log   *slog.Logger
 	store string

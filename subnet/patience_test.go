@@ -132,6 +132,11 @@ func TestOutageEndsByForget(t *testing.T) {
 		if log.Count("cause="+causeRefuses) != 2 {
 			t.Errorf("the store refuses two requests:\n%s", &log)
 		}
+		o.Forget("two")
+		down("two") // silence is another problem, too
+		if log.Count("cause="+causeSilent) != 3 {
+			t.Errorf("the store no longer refuses requests, and is silent:\n%s", &log)
+		}
 		o.Over("two")
 		o.Over("two")
 		if log.Count("cause="+causeBack) != 2 {

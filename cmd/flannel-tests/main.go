@@ -80,6 +80,7 @@ type plan struct {
 	wine        []string // packages to test as programs for Windows
 	kernel      string   // tests in a virtual machine: "all", "short" (the tunnels alone) or "none"
 	endToEnd    string   // the argument of -run, "" for all; "-" for none
+	lint        []string // what staticcheck reads: packages, and patterns of everyModule
 	lab         []string // packages of the lab's module, by their folders below it
 	release     bool     // make one, and look at it
 	systems     bool     // test on other architectures
@@ -99,6 +100,7 @@ func (p plan) variables() string {
 		{"PLAN_WINE", strings.Join(p.wine, " ")},
 		{"PLAN_KERNEL", p.kernel},
 		{"PLAN_E2E", strings.ReplaceAll(p.endToEnd, "$", "$$")},
+		{"PLAN_LINT", strings.Join(p.lint, " ")},
 		{"PLAN_LAB", strings.Join(p.lab, " ")},
 		{"PLAN_RELEASE", yes[p.release]},
 		{"PLAN_SYSTEMS", yes[p.systems]},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -9,33 +10,33 @@ import (
 
 // makePlan chooses the tests for a change:
 //
-//	of        race detector           without it   Wine                    virtual machine   end to end
-//	test      affected packages       all others   affected                all or short      all
-//	changed   affected packages       none         affected                none              what the rows name
-//	night     all                     none         all                     -                 all
+//	of        race detector, Wine     without race detector    staticcheck   virtual machine   end to end
+//	test      affected packages       all others               all           all or short      all
+//	changed   changed packages        affected by the rows     changed       none              what the rows name
+//	night     all                     none                     all           -                 all
 //
 // "test" is `make test`, and so on. A night is `make night`, which takes hours and runs some tests in steps of their own.
-// A package is affected if it has changed, or imports one that has. Wine runs affected packages whose code differs on
-// Windows, or all packages if a row of .ci/paths has the word wine. The race detector is for programs: packages that
-// are tests alone, such as the rules for the source and dist, run without it, in a tenth of the time. The tests of a
-// kernel may have passed at another commit than those of packages, so ofKernel is the change since then, and c that
+// A package is affected if it has changed, or imports one that has. Wine runs packages whose code differs on Windows;
+// of test and night all packages, if a row of .ci/paths has the word wine. The race detector is for programs: packages
+// that are tests alone, such as the rules for the source and dist, run without it, in a tenth of the time. The tests of
+// a kernel may have passed at another commit than those of packages, so ofKernel is the change since then, and c that
 // of packages. "All or short": all if a row has the word kernels.
 func makePlan(of string, c, ofKernel change, rows []row, h house) plan {
-	sources, tests := h.changedPackages(c)
-	affected := map[string]bool{".": true, "./cmd/flannel-shape": true} // they read all sources and pages
-	maps.Copy(affected, tests)
-	for name, p := range h.packages {
-		if sources[name] || slices.ContainsFunc(slices.Collect(maps.Keys(sources)), func(s string) bool { return p.uses[s] }) {
-			affected[name] = true
-		}
+	changed, affected := h.affectedPackages(c, nil)
+	heavy := affected // to test with the race detector and under Wine
+	importers, omitted := len(affected)-len(changed), 0
+	if of == "changed" {
+		heavy, affected = h.affectedPackages(c, rows)
+		omitted = len(changed) + importers - len(affected)
 	}
+	affected["."], affected["./cmd/flannel-shape"] = true, true // they read all sources and pages
 	needs, endToEnd := h.needed(c, rows)
 	p := plan{kernel: "none", endToEnd: "-", lab: labPackages(c)} // of "changed"; the others set them below
 	for _, name := range slices.Sorted(maps.Keys(h.packages)) {
 		own := h.packages[name]
 		switch {
 		case !own.linux: // only Wine can run it
-		case affected[name] && own.program:
+		case heavy[name] && own.program:
 			p.race = append(p.race, name)
 		case affected[name] || of == "test":
 			p.plain = append(p.plain, name)
@@ -43,25 +44,45 @@ func makePlan(of string, c, ofKernel change, rows []row, h house) plan {
 		if own.linux && (name == kubetest || own.uses[kubetest]) {
 			p.kube = append(p.kube, name)
 		}
-		if own.windows && (affected[name] && own.differs || needs["wine"] || of == "night") {
+		if own.windows && (heavy[name] && own.differs || needs["wine"] && of != "changed" || of == "night") {
 			p.wine = append(p.wine, name)
 		}
 	}
 	switch of {
 	case "test":
-		p.kernel, p.endToEnd, p.lab, p.release, p.systems = "short", "", everyLabPackage, needs["release"], needs["systems"]
+		p.kernel, p.endToEnd, p.lab, p.lint, p.release, p.systems = "short", "", everyLabPackage, everyModule, needs["release"], needs["systems"]
 		if needs, _ := h.needed(ofKernel, rows); needs["kernels"] {
 			p.kernel = "all"
 		}
 	case "night":
-		p.endToEnd, p.lab = "", everyLabPackage // kernels, a release and systems are steps of their own in a night
+		p.endToEnd, p.lab, p.lint = "", everyLabPackage, everyModule // kernels, a release and systems are steps of their own in a night
 	case "changed":
 		if len(endToEnd) > 0 {
 			p.endToEnd = "^(" + strings.Join(endToEnd, "|") + ")$"
 		}
-		p.left = leftOut(needs)
+		p.lint = h.lintPackages(c, changed)
+		p.left = leftOut(needs, importers, omitted)
 	}
 	return p
+}
+
+// everyModule are the modules that staticcheck reads: the main one, and those of the lab and of releases.
+var everyModule = []string{"./...", "./cmd/flannel-lab/...", "./cmd/flannel-release/..."}
+
+// lintPackages returns the packages that have changed, and of other modules all packages if one has changed.
+func (h house) lintPackages(c change, changed map[string]bool) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(changed)) {
+		if own := h.packages[name]; own != nil && own.linux {
+			names = append(names, name)
+		}
+	}
+	for _, module := range everyModule[1:] {
+		dir := strings.TrimSuffix(strings.TrimPrefix(module, "./"), "...")
+		if slices.ContainsFunc(c.files, func(file string) bool { return strings.HasPrefix(file, dir) && strings.HasSuffix(file, ".go") }) {
+			names = append(names, module)
+		}
+	}
+	return names
 }
 
 // kubetest starts an API server, so the tests of packages that use it wait until Kubernetes is built.
@@ -83,9 +104,17 @@ func labPackages(c change) (names []string) {
 	return slices.Compact(names)
 }
 
-// leftOut names what `make changed` does not run of what a change needs.
-func leftOut(needs map[string]bool) (left []string) {
+// leftOut names what `make changed` does not run of what a change needs. So many packages import what has changed, and so
+// many of these the rows omit.
+func leftOut(needs map[string]bool, importers, omitted int) (left []string) {
+	if omitted > 0 {
+		left = append(left, fmt.Sprintf("%d packages of %d that import what has changed: make test", omitted, importers))
+	}
+	if importers > 0 {
+		left = append(left, "packages that import what has changed, with the race detector and under Wine: make test")
+	}
 	for _, l := range []struct{ need, text string }{
+		{"wine", "all packages under Wine: make test-windows"},
 		{"kernels", "other kernels: make test-kernels KERNELS=6.12"},
 		{"systems", "other architectures: make test-systems"},
 		{"release", "a release: make test-release"},
@@ -96,6 +125,24 @@ func leftOut(needs map[string]bool) (left []string) {
 		}
 	}
 	return left
+}
+
+// affectedPackages returns the packages that have changed, or whose tests have or read a file that has; and these together
+// with all that import a changed program. Of a program whose row says importers=…, only these import it; rows may be nil.
+func (h house) affectedPackages(c change, rows []row) (changed, affected map[string]bool) {
+	sources, tests := h.changedPackages(c)
+	changed = maps.Clone(sources)
+	maps.Copy(changed, tests)
+	affected = maps.Clone(changed)
+	for name, p := range h.packages {
+		for source := range sources {
+			r, _ := rowOf(rows, strings.TrimPrefix(source, "./"))
+			if p.uses[source] && (len(r.importers) == 0 || slices.Contains(r.importers, strings.TrimPrefix(name, "./"))) {
+				affected[name] = true
+			}
+		}
+	}
+	return changed, affected
 }
 
 // changedPackages returns the packages whose program has changed, which affects the packages that import them, and

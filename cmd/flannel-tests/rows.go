@@ -12,6 +12,8 @@ type row struct {
 	path  string
 	needs []string // of the words in needWords
 	files []string // patterns of files of end-to-end tests, without _test.go
+
+	importers []string // of the packages that import it, those that `make changed` tests; none: all
 }
 
 // needWords are the words that a row can have.
@@ -23,7 +25,7 @@ var needWords = []string{
 	"soak",    // make soak, of which make test runs two minutes anyway
 }
 
-// parseRows reads lines of a path, words and e2e=PATTERN,PATTERN; # begins a comment.
+// parseRows reads lines of a path, words, e2e=PATTERN,PATTERN and importers=FOLDER,FOLDER; # begins a comment.
 func parseRows(text string) (rows []row, err error) {
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "#")
@@ -37,13 +39,16 @@ func parseRows(text string) (rows []row, err error) {
 		}
 		for _, word := range fields[1:] {
 			patterns, endToEnd := strings.CutPrefix(word, "e2e=")
+			importers, some := strings.CutPrefix(word, "importers=")
 			switch {
+			case some:
+				r.importers = append(r.importers, strings.Split(importers, ",")...)
 			case endToEnd:
 				r.files = append(r.files, strings.Split(patterns, ",")...)
 			case slices.Contains(needWords, word):
 				r.needs = append(r.needs, word)
 			default:
-				return nil, fmt.Errorf("row %s: %q is neither e2e=… nor one of %s", r.path, word, strings.Join(needWords, ", "))
+				return nil, fmt.Errorf("row %s: %q is neither e2e=… nor importers=… nor one of %s", r.path, word, strings.Join(needWords, ", "))
 			}
 		}
 		rows = append(rows, r)

@@ -51,6 +51,11 @@ func TestRowsAreComplete(t *testing.T) {
 		if _, err := os.Stat(r.path); err != nil {
 			t.Errorf("a row of .ci/paths: %v", err)
 		}
+		for _, name := range r.importers {
+			if p := h.packages["./"+name]; p == nil || !p.uses["./"+r.path] {
+				t.Errorf("the row of %s names %s, which is no package that imports it", r.path, name)
+			}
+		}
 		for _, pattern := range r.files {
 			if found, err := filepath.Glob(filepath.Join(endToEndDir, pattern+"_test.go")); len(found) == 0 {
 				t.Errorf("the row of %s names no file by %q: %v", r.path, pattern, err)

@@ -111,8 +111,8 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	return nil
 }
 
-// formerOf returns what an earlier run has left, by the subnet file and the lease: networks are
-// those of the configuration, lease is this node's, as the store has it.
+// formerOf returns what an earlier run has left, by the subnet file: networks are those
+// of the configuration, lease is this node's.
 func formerOf(env subnet.Env, networks []netip.Prefix, lease subnet.Lease) (f former) {
 	for _, network := range []netip.Prefix{env.V4Network, env.V6Network} {
 		if network.IsValid() && !slices.Contains(networks, network) {
@@ -120,7 +120,6 @@ func formerOf(env subnet.Env, networks []netip.Prefix, lease subnet.Lease) (f fo
 		}
 	}
 	f.v4, f.v6 = env.Former(lease)
-	f.backend = lease.Backend
 	return f
 }
 

@@ -43,11 +43,10 @@ type host struct {
 	operator subnet.PublicIPs // which an operator has set in the store, and link has, too; zero: none
 }
 
-// former is what the subnet file and the lease name of earlier runs; formerOf makes it.
+// former is what the subnet file names of earlier runs; formerOf makes it.
 type former struct {
 	networks []netip.Prefix // in the subnet file, but not in the configuration: the kernel may have our routes into them
 	v4, v6   []netip.Prefix // this node's last subnets, for the subnet file and the pods' bridge
-	backend  string         // of the lease as it was found; "": it has none
 }
 
 // readConfig validates a raw configuration and sets it in n.

@@ -94,13 +94,10 @@ type State struct {
 	// Unrouted means that the backend makes no paths: routes into the networks that
 	// do not have our protocol number belong to whoever routes instead.
 	Unrouted bool
-	// KeepDevices means that others make devices under flannel's names: those stay
-	// that neither this dataplane nor an earlier run with FormerBackend has made.
+	// KeepDevices means that others make devices under flannel's names: those that
+	// this dataplane did not make stay.
 	KeepDevices bool
-	// FormerBackend is the backend of this node's lease when the run began; "": none, or
-	// not known.
-	FormerBackend string
-	Paths         []*Path
+	Paths       []*Path
 	// Since are the Paths of an earlier State, and Changes the differences. A
 	// dataplane whose last state had these paths processes only the changes. With
 	// another last state, or without Since, it compares.

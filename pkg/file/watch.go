@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -14,9 +15,12 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// pollEvery bounds the delay of a change without a notification: the directory does
-// not exist, or something was mounted over it.
-const pollEvery = time.Second
+// pollEvery bounds the delay of a change without a notification. pollNotified does where the
+// system notifies of all but what is rare: see isNotified.
+const (
+	pollEvery    = time.Second
+	pollNotified = 5 * time.Second
+)
 
 // pollGoneDir is the first interval for a directory that was just deleted. It often
 // exists again at once, and changes in it are missed until it is watched again. The
@@ -29,8 +33,10 @@ const pollGoneDir = 10 * time.Millisecond
 // The channel receives one value for any number of changes, and none after ctx has
 // ended; it is never closed. If the system has no notifications left (Linux limits
 // them per user), Watch polls every second. Of a directory, only new and deleted
-// entries are changes, and Watch may notice them after a second. Without paths, Watch
-// watches nothing.
+// entries are changes, and Watch may notice them after a second; likewise changes of the
+// file to which a symbolic link leads. Watch may notice after five seconds that a path leads
+// to another directory: something was mounted over the former one, or a directory above it
+// was renamed. Without paths, Watch watches nothing.
 func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
 	w := &watch{dirs: map[string]*watchedDir{}, files: map[string]fs.FileInfo{}, changed: make(chan struct{}, 1)}
 	for _, path := range paths {
@@ -84,10 +90,8 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 	}
 	interval := pollEvery
 	r := reconcile.Runner{
-		News:   []<-chan struct{}{pending.wake},
-		Resync: pollEvery,
-		Later:  true, // start has polled already
-		Beats:  true, // the polls come together with the process's other timers
+		News:  []<-chan struct{}{pending.wake},
+		Beats: true, // the polls come together with the process's other timers
 		Work: func(context.Context) (time.Duration, error) {
 			names, notified := pending.take() // lost notifications count as one about a file
 			for name := range names {
@@ -106,10 +110,33 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 			if interval *= 2; !justGone || interval > pollEvery {
 				interval = pollEvery
 			}
+			if interval == pollEvery && w.isNotified() {
+				return pollNotified, nil
+			}
 			return interval, nil
 		},
 	}
 	r.Run(ctx)
+}
+
+// isNotified reports whether the system notifies of all changes that are not rare. Windows does
+// not if a directory is renamed. A link to a file in another directory is how Kubernetes mounts
+// ConfigMaps.
+func (w *watch) isNotified() bool {
+	for _, dir := range w.dirs {
+		if dir.info == nil { // also without notifications
+			return false
+		}
+	}
+	for path, file := range w.files {
+		if file != nil && file.IsDir() {
+			return false
+		}
+		if link, err := os.Lstat(path); err == nil && link.Mode()&fs.ModeSymlink != 0 {
+			return false
+		}
+	}
+	return runtime.GOOS != "windows"
 }
 
 // isOurs returns a condition for names: those of the files and of their directories. It is for another goroutine.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -78,7 +79,7 @@ func TestWatch(t *testing.T) {
 			if tries == 0 {
 				t.Fatal("notified of another file in the directory")
 			}
-		case <-time.After(3 * pollEvery / 2):
+		case <-time.After(3 * pollNotified / 2):
 			notified = false
 		}
 	}
@@ -184,7 +185,7 @@ func touch(t *testing.T, path string) {
 	}
 }
 
-// quiet waits until all earlier changes have been notified, which may take one poll.
+// quiet waits until there are no notifications any more.
 func quiet(t *testing.T, changed <-chan struct{}) {
 	t.Helper()
 	for {
@@ -192,6 +193,26 @@ func quiet(t *testing.T, changed <-chan struct{}) {
 		case <-changed:
 		case <-time.After(pollEvery + pollEvery/4):
 			return
+		}
+	}
+}
+
+// Paths are polled every second unless the system notifies of their changes.
+func TestIsNotified(t *testing.T) {
+	dir := t.TempDir()
+	touch(t, filepath.Join(dir, "file"))
+	if err := os.Symlink("file", filepath.Join(dir, "link")); err != nil {
+		t.Skip(err) // Windows needs a privilege for links
+	}
+	for path, want := range map[string]bool{"file": runtime.GOOS != "windows", "missing": runtime.GOOS != "windows", "link": false, "no/file": false, ".": false} {
+		full := filepath.Join(dir, path)
+		w := &watch{dirs: map[string]*watchedDir{filepath.Dir(full): {info: stat(filepath.Dir(full))}}, files: map[string]fs.FileInfo{full: stat(full)}}
+		if got := w.isNotified(); got != want {
+			t.Errorf("%s: %t", path, got)
+		}
+		w.dirs[filepath.Dir(full)].info = nil
+		if w.isNotified() {
+			t.Errorf("%s: the directory is not watched", path)
 		}
 	}
 }

@@ -261,12 +261,12 @@ func (d *Driver) want(s dataplane.State) error {
 func (d *Driver) setNetworks(s dataplane.State) {
 	scope := d.scope.Load()
 	if slices.Equal(scope.networks, s.Networks) && slices.Equal(scope.former, s.Former) && slices.Equal(scope.subnets, s.Subnets) &&
-		scope.unrouted == s.Unrouted && scope.keep == s.KeepDevices && scope.backend == s.FormerBackend {
+		scope.unrouted == s.Unrouted && scope.keep == s.KeepDevices {
 		return
 	}
 	next := *scope
 	next.networks, next.former, next.subnets = slices.Clone(s.Networks), slices.Clone(s.Former), slices.Clone(s.Subnets)
-	next.unrouted, next.keep, next.backend = s.Unrouted, s.KeepDevices, s.FormerBackend
+	next.unrouted, next.keep = s.Unrouted, s.KeepDevices
 	d.scope.Store(&next)
 	d.routes.Relist()
 	for _, k := range d.kinds {

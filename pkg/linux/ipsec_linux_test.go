@@ -58,17 +58,19 @@ func TestFormerOptions(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		of     string
+		inUDP  bool
 		former bool
 	}{
-		"the same":      {childOf(ikeEntry{Key: ike, Value: conn}), false},
-		"proposal":      {childOf(other(func(c *ikeConn) { c.proposal = "aes256gcm16" })), true},
-		"UDPEncap":      {childOf(other(func(c *ikeConn) { c.udpEncap = false })), true},
-		"secret":        {childOf(other(func(c *ikeConn) { c.secret = conf.NewSecret("2") })), false},
-		"flannel":       {ike.child(), false},
-		"strongSwan":    {"", false}, // a version that does not tell
-		"another child": {"10.5.1.0/24-10.5.2.0/244-00000000", false},
+		"the same":      {childOf(ikeEntry{Key: ike, Value: conn}), true, false},
+		"proposal":      {childOf(other(func(c *ikeConn) { c.proposal = "aes256gcm16" })), true, true},
+		"UDPEncap":      {childOf(other(func(c *ikeConn) { c.udpEncap = false })), false, true},
+		"secret":        {childOf(other(func(c *ikeConn) { c.secret = conf.NewSecret("2") })), true, false},
+		"flannel":       {ike.child(), true, false},
+		"not in UDP":    {ike.child(), false, true},
+		"strongSwan":    {"", true, false}, // a version that does not tell
+		"another child": {"10.5.1.0/24-10.5.2.0/244-00000000", true, false},
 	} {
-		state := (&ikeStore{}).observe(ike, []charon.SA{{State: "ESTABLISHED", Pairs: []charon.Pair{{State: "INSTALLED", Child: test.of, In: 1, Out: 2}}}}, map[uint32]bool{1: true, 2: true})
+		state := (&ikeStore{}).observe(ike, []charon.SA{{State: "ESTABLISHED", Pairs: []charon.Pair{{State: "INSTALLED", Child: test.of, UDPEncap: test.inUDP, In: 1, Out: 2}}}}, map[uint32]bool{1: true, 2: true})
 		if got := state.hasFormer(ikeEntry{Key: ike, Value: conn}); got != test.former {
 			t.Errorf("%s: former options: %t", name, got)
 		}

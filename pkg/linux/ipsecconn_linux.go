@@ -49,44 +49,60 @@ type ikeConn struct {
 	proposal string
 	udpEncap bool
 	secret   conf.Secret // charon gets it; another one is a change
-	// down: the connection has no security association, and is to negotiate one now. Only List sets it, so that
-	// the entry differs from the desired one, and the table calls Set, which begins to negotiate.
-	down bool
+	// Only List sets these, so that the entry differs from the desired one, and the table calls Set, which ends
+	// or negotiates.
+	down   bool // the connection has no security association, and is to negotiate one now
+	former bool // there may be something of the former content, which is to end
 }
 
 // String implements fmt.Stringer: the log has this text of a connection that others have changed.
 func (c ikeConn) String() string {
-	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t", c.proposal, c.udpEncap, c.down)
+	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t, former keys %t", c.proposal, c.udpEncap, c.down, c.former)
 }
 
 type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
 
 // childOf returns the name of the connection's CHILD_SA. charon returns the name with the security
-// associations, also of former connections, and no other option of theirs. So the name tells the
-// options apart, except for the secret, of which nothing must be told.
+// associations, also of former connections. So the name tells the options by which they were
+// negotiated, except for the secret, of which nothing must be told.
 func childOf(e ikeEntry) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%t", e.Value.proposal, e.Value.udpEncap))
 	return fmt.Sprintf("%s-%x", e.Key.child(), sum[:4])
 }
 
+// connectionOf returns an entry in charon's form.
+func connectionOf(e ikeEntry) charon.Connection {
+	return charon.Connection{Name: e.Key.String(), Child: childOf(e), Local: e.Key.Local, Remote: e.Key.Remote, LocalID: e.Value.id, RemoteID: e.Key.Remote,
+		LocalNet: e.Key.LocalNet, RemoteNet: e.Key.RemoteNet, Proposal: e.Value.proposal, UDPEncap: e.Value.udpEncap, ReqID: reqID}
+}
+
 // ikeState is what the store knows about the security associations of a connection.
 type ikeState struct {
-	up       bool          // they exist, or are being negotiated
-	wasUp    bool          // they existed, in this run
-	lost     bool          // charon has installed them, and the kernel does not have all of them
-	children []string      // the names of those that charon has installed, each once; see childOf
-	since    time.Time     // when this run first saw the connection
-	retry    time.Time     // when to negotiate again at the earliest; zero: at once
-	delay    time.Duration // from the last negotiation to retry; 0: none was begun since the last success
+	up    bool          // they exist, or are being negotiated
+	wasUp bool          // they existed, in this run
+	lost  bool          // charon has installed them, and the kernel does not have all of them
+	pairs []charon.Pair // those that charon has installed
+	since time.Time     // when this run first saw the connection
+	retry time.Time     // when to negotiate again at the earliest; zero: at once
+	delay time.Duration // from the last negotiation to retry; 0: none was begun since the last success
 }
 
 // hasFormer reports whether there are security associations of other options than those of e.
-// Those of flannel and of flanneld up to 0.7, whose names do not tell, count as right.
 func (s *ikeState) hasFormer(e ikeEntry) bool {
-	return slices.ContainsFunc(s.children, func(name string) bool {
-		return strings.HasPrefix(name, e.Key.child()+"-") && name != childOf(e)
-	})
+	return slices.ContainsFunc(s.pairs, func(p charon.Pair) bool { return isFormer(e, p) })
 }
+
+// isFormer reports whether p is of other options than those of e: it should be in UDP and is not, or its name
+// says so. The names of those of flannel, and of flanneld up to 0.7, say nothing. A pair that should not be in
+// UDP may be so because of NAT.
+func isFormer(e ikeEntry, p charon.Pair) bool {
+	return e.Value.udpEncap && !p.UDPEncap || strings.HasPrefix(p.Child, e.Key.child()+"-") && p.Child != childOf(e)
+}
+
+// The delay between negotiations that fail at once, for example because the secrets
+// differ. The first one is a little less than pollInterval, so that the next poll does not
+// come just before the end of the delay.
+const minIKEDelay, maxIKEDelay = pollInterval * 9 / 10, 5 * time.Minute
 
 // due reports whether to negotiate now, by the table at ikeStore.
 func (s *ikeState) due(key ikeKey) bool {

@@ -21,8 +21,7 @@ import (
 // ikeStore holds the connections in charon between subnets of our networks: it is the
 // reconcile.Store of the table ipsec.ikes. charon does not return all of their content, so
 // that List returns what this run has loaded into this charon. Others are loaded again,
-// which leaves their security associations as they are, unless load sees that they have another
-// encapsulation.
+// which leaves their security associations as they are, except those of former options (hasFormer).
 //
 // Which node begins to negotiate:
 //
@@ -55,23 +54,18 @@ type ikeStore struct {
 	ended   atomic.Bool    // the charon of client has ended, or does not notify any more
 	// othersEnded is when a charon that somebody else had started was last found to have ended; zero: never.
 	othersEnded time.Time
-	applied     map[ikeKey]ikeConn   // loaded in this run, into this charon; nil before the first connect, like states
+	applied     map[ikeKey]ikeConn   // loaded in this run; the next list drops what charon does not have. nil before the first connect, like states
 	states      map[ikeKey]*ikeState // as of the last list, and of what Set has begun since
-	replaced    map[ikeKey]bool      // their content has changed, and what was negotiated by the former one is to end
+	replaced    map[ikeKey]bool      // what was negotiated by their former content is to end: see endReplaced
 	// traffic is for Driver.Traffic, by the peers' subnets; nil: not connected.
 	traffic atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
 }
 
-// The delay between negotiations that fail at once, for example because the secrets
-// differ. The first one is a little less than pollInterval, so that the next poll does not
-// come just before the end of the delay.
-const minIKEDelay, maxIKEDelay = pollInterval * 9 / 10, 5 * time.Minute
-
 func (*ikeStore) Name() string { return "connections" }
 
 // connect connects to charon, unless it is connected already. If charon has ended since, it
-// connects to the next one, which knows nothing of what this run has loaded, so that applied and
-// states begin anew. Without a charon, its error is charon.ErrNotRunning.
+// connects to the next one, which knows nothing of what this run has loaded: the next list finds that.
+// Without a charon, its error is charon.ErrNotRunning.
 func (s *ikeStore) connect() error {
 	if s.ended.Load() {
 		if s.client != nil && !s.own {
@@ -94,7 +88,9 @@ func (s *ikeStore) connect() error {
 		return errors.Join(err, client.Close())
 	}
 	s.client, s.own = client, client.Started(s.config) != 0 // 0: somebody else has started it
-	s.applied, s.states = map[ikeKey]ikeConn{}, map[ikeKey]*ikeState{}
+	if s.applied == nil {
+		s.applied, s.states = map[ikeKey]ikeConn{}, map[ikeKey]*ikeState{}
+	}
 	watch := s.watch
 	s.watcher.Go(func() {
 		_ = watch.Watch(s.notify) // it ends with the daemon, or with disconnect
@@ -208,7 +204,11 @@ func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 		conn := ikeConn{} // differs from the desired one, so that it is loaded again
 		if before, ok := s.applied[key]; ok && hasSecret[name] && hasConn[name] {
 			conn, applied[key] = before, before
+			if state.hasFormer(ikeEntry{Key: key, Value: before}) {
+				s.replaced[key] = s.replaced[key]
+			}
 		}
+		_, conn.former = s.replaced[key]
 		conn.down = !state.up && state.due(key)
 		out[key], states[key] = conn, state
 		traffic[key.RemoteNet] = trafficOf(key, byName[name])
@@ -234,7 +234,7 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 	if before, known := s.states[key]; known {
 		*state = *before
 	}
-	state.up, state.lost, state.children = false, false, nil
+	state.up, state.lost, state.pairs = false, false, nil
 	installed := false
 	for _, sa := range sas {
 		state.up = state.up || sa.State == "CONNECTING" || sa.Busy // charon negotiates
@@ -242,13 +242,13 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 			complete := spis[p.In] && spis[p.Out]
 			installed = installed || p.State == "INSTALLED" && complete
 			state.lost = state.lost || p.State == "INSTALLED" && !complete
-			if p.State == "INSTALLED" && !slices.Contains(state.children, p.Child) {
-				state.children = append(state.children, p.Child)
+			if p.State == "INSTALLED" {
+				state.pairs = append(state.pairs, p)
 			}
 		}
 	}
 	if installed { // so the last negotiation succeeded: the delays begin anew
-		*state = ikeState{up: true, wasUp: true, children: state.children, since: state.since}
+		*state = ikeState{up: true, wasUp: true, pairs: state.pairs, since: state.since}
 	}
 	return state
 }
@@ -260,7 +260,9 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 // notification has the table list it.
 func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 	errs := make([]error, len(entries))
-	s.each(entries, errs, s.load)
+	if !s.each(entries, errs, s.load) {
+		return errs
+	}
 	if err := s.endReplaced(); err != nil {
 		s.fail(errs, err)
 		return errs
@@ -269,31 +271,33 @@ func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 	return errs
 }
 
-// load loads a connection, unless charon has this content. It notes in replaced what is to end.
+// load loads a connection, unless charon has this content, and notes in replaced what is to end.
 func (s *ikeStore) load(e ikeEntry) error {
 	state, known := s.states[e.Key]
 	if !known {
 		state = &ikeState{since: time.Now()}
 		s.states[e.Key] = state
 	}
-	before, loaded := s.applied[e.Key]
-	if before == e.Value {
-		return nil
+	if before, loaded := s.applied[e.Key]; before != e.Value {
+		if err := s.client.Load(connectionOf(e), e.Value.secret); err != nil {
+			return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
+		}
+		s.applied[e.Key] = e.Value
+		if loaded || state.hasFormer(e) {
+			s.replaced[e.Key] = s.replaced[e.Key] || loaded
+		}
 	}
-	if err := s.client.Load(s.connection(e), e.Value.secret); err != nil {
-		return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
-	}
-	s.applied[e.Key] = e.Value
-	if loaded || state.hasFormer(e) {
-		s.replaced[e.Key] = true
+	isRight := func(p charon.Pair) bool { return !isFormer(e, p) }
+	if all, replaced := s.replaced[e.Key]; all || replaced && !slices.ContainsFunc(state.pairs, isRight) { // none will stay
 		*state = ikeState{wasUp: true, since: state.since}
 	}
 	return nil
 }
 
-// endReplaced ends what was negotiated, or is being negotiated, by the former content of connections:
-// first what the peers have begun and is of no connection yet, because it gets the name of a connection
-// at any moment. What fails is tried again with the next Set.
+// endReplaced ends what was negotiated by the former content of the connections in replaced: all (true),
+// or what hasFormer finds. It also ends what their peers have begun and is of no connection yet, because
+// that would be completed with the former encapsulation. What fails is tried again: the next list says that
+// these connections differ.
 func (s *ikeStore) endReplaced() error {
 	if len(s.replaced) == 0 {
 		return nil
@@ -305,12 +309,15 @@ func (s *ikeStore) endReplaced() error {
 	for key := range s.replaced {
 		peers[key.Remote] = true
 	}
-	err := s.client.TerminateUnnamed(peers)
-	for key := range s.replaced {
-		if err == nil {
-			err = s.client.Terminate(key.String())
+	err := s.client.Terminate(func(sa charon.SA) bool {
+		if sa.Name == charon.Unnamed {
+			return peers[sa.Remote.Addr()]
 		}
-	}
+		key, _ := parseIKE(sa.Name)
+		all, replaced := s.replaced[key]
+		conn, loaded := s.applied[key]
+		return replaced && (all || loaded && (&ikeState{pairs: sa.Pairs}).hasFormer(ikeEntry{Key: key, Value: conn}))
+	})
 	if err == nil {
 		clear(s.replaced)
 	}
@@ -319,8 +326,8 @@ func (s *ikeStore) endReplaced() error {
 
 // negotiate begins to negotiate, if that is due.
 func (s *ikeStore) negotiate(e ikeEntry) error {
-	state, known := s.states[e.Key]
-	if !known || state.up || !state.due(e.Key) { // not known: another charon runs since load
+	state := s.states[e.Key] // load has made sure that there is one
+	if state.up || !state.due(e.Key) {
 		return nil
 	}
 	state.delay = min(max(2*state.delay, minIKEDelay), maxIKEDelay)
@@ -332,17 +339,20 @@ func (s *ikeStore) negotiate(e ikeEntry) error {
 }
 
 // rekey begins to replace the security associations of a connection, which may be those of flannel.
-func (s *ikeStore) rekey(key ikeKey, state *ikeState) (err error) {
-	for _, child := range state.children {
-		err = errors.Join(err, s.client.Rekey(key.String(), child))
+func (s *ikeStore) rekey(key ikeKey, state *ikeState) error {
+	children := map[string]bool{}
+	for _, p := range state.pairs {
+		children[p.Child] = true
 	}
-	return err
-}
-
-// connection returns an entry in charon's form.
-func (s *ikeStore) connection(e ikeEntry) charon.Connection {
-	return charon.Connection{Name: e.Key.String(), Child: childOf(e), Local: e.Key.Local, Remote: e.Key.Remote, LocalID: e.Value.id, RemoteID: e.Key.Remote,
-		LocalNet: e.Key.LocalNet, RemoteNet: e.Key.RemoteNet, Proposal: e.Value.proposal, UDPEncap: e.Value.udpEncap, ReqID: reqID}
+	var refused error
+	for child := range children {
+		err := s.client.Rekey(key.String(), child)
+		if _, is := errors.AsType[*charon.Refusal](err); err != nil && !is {
+			return err
+		}
+		refused = errors.Join(refused, err)
+	}
+	return refused
 }
 
 func (s *ikeStore) Delete(_ context.Context, entries []ikeEntry) []error {
@@ -357,8 +367,8 @@ func (s *ikeStore) Delete(_ context.Context, entries []ikeEntry) []error {
 }
 
 // each calls do for each entry that has no error yet, and stores its error. A charon.Refusal is the error
-// of one entry. With any other, the connection to charon has failed: see fail.
-func (s *ikeStore) each(entries []ikeEntry, errs []error, do func(ikeEntry) error) {
+// of one entry. With any other, the connection to charon has failed (ok is false): see fail.
+func (s *ikeStore) each(entries []ikeEntry, errs []error, do func(ikeEntry) error) (ok bool) {
 	for i, e := range entries {
 		if errs[i] != nil {
 			continue
@@ -368,9 +378,10 @@ func (s *ikeStore) each(entries []ikeEntry, errs []error, do func(ikeEntry) erro
 		}
 		if _, refused := errors.AsType[*charon.Refusal](errs[i]); errs[i] != nil && !refused {
 			s.fail(errs[i:], errs[i])
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // fail closes the connection to charon after the error err, which all entries without another one get, as

@@ -41,8 +41,7 @@ type scope struct {
 	former   []netip.Prefix // pod networks that this node was in before
 	subnets  []netip.Prefix // of this node's pods
 	unrouted bool           // State.Unrouted: routes into the networks without our protocol number are not ours
-	keep     bool           // State.KeepDevices: of devices with our names, only those of this run and of the former backend are ours
-	backend  string         // State.FormerBackend
+	keep     bool           // State.KeepDevices: of devices with our names, only those that this run made are ours
 	// everything is for a cleanup that does not know the networks: what any flanneld
 	// of this host made is ours.
 	everything bool
@@ -93,7 +92,7 @@ func (d *devices) ownsDevice(s *scope, l netlink.Link) (bool, error) {
 		return false, nil
 	case s.everything:
 		return true, nil
-	case s.keep && !s.ofFormer(l):
+	case s.keep:
 		return d.made[l.Attrs().Name], nil
 	}
 	addrs, err := d.addresses(l)
@@ -106,12 +105,6 @@ func (d *devices) ownsDevice(s *scope, l netlink.Link) (bool, error) {
 		}
 	}
 	return len(addrs) == 0 && d.made[l.Attrs().Name], nil
-}
-
-// ofFormer reports whether a device has a name that the former backend gives.
-func (s *scope) ofFormer(l netlink.Link) bool {
-	name := dataplane.TraitsOfBackend(s.backend).Name // nil without a former backend with a tunnel
-	return name != nil && name.MatchString(l.Attrs().Name)
 }
 
 // addresses returns the addresses of a device, apart from link-local ones.

@@ -2,10 +2,7 @@ package linux
 
 import (
 	"net/netip"
-	"strings"
 	"testing"
-
-	"flannel/internal/test/nstest"
 )
 
 func TestWhichRoutesAreOurs(t *testing.T) {
@@ -54,26 +51,4 @@ func TestWhichRoutesAreOurs(t *testing.T) {
 			t.Errorf("%s: ours although the backend routes nothing", test.name)
 		}
 	}
-}
-
-// Where commands may make devices under our names, those of an earlier run with another backend go, and no others.
-func TestDevicesOfFormerBackend(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		m := newMachine(t)
-		m.mustPass()
-		run(t, `ip link add flannel.7 type vxlan id 7 dstport 8473 dev eth0; ip addr add 10.9.1.0/32 dev flannel.7 # another network
-			ip tuntap add flannel0 mode tun; ip addr add 10.5.1.0/32 dev flannel0`)
-		m.restart()
-		m.devices, m.state.Paths, m.state.Unrouted, m.state.KeepDevices = m.devices[:1], nil, true, true
-		for _, step := range []struct{ former, left string }{
-			{"", "flannel-v6.1 flannel.1 flannel.7 flannel0"}, {"host-gw", "flannel-v6.1 flannel.1 flannel.7 flannel0"}, {"vxlan", "flannel.7 flannel0"},
-		} {
-			m.state.FormerBackend = step.former
-			m.QueueResync()
-			m.mustPass()
-			if left := strings.Join(strings.Fields(run(t, "cd /sys/class/net; ls -d flannel*")), " "); left != step.left {
-				t.Errorf("after %q there are %s, want %s", step.former, left, step.left)
-			}
-		}
-	})
 }

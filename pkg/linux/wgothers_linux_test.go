@@ -166,20 +166,33 @@ func TestWireGuardSessionAtStart(t *testing.T) {
 }
 
 // An endpoint that a run has found stays once the peer answers. If nothing comes back, it was that of a former lease.
+// Nothing has to come back for keepalives.
 func TestWireGuardAnswersAtStart(t *testing.T) {
 	desired, found := netip.MustParseAddrPort("192.168.100.2:51820"), netip.MustParseAddrPort("192.168.100.77:9")
+	const smallest = 96 // bytes of a message with the first packet of a TCP connection
 	for name, test := range map[string]struct {
+		keepalive    time.Duration
 		answersAfter time.Duration // the start; 0: never
 		sends, stays bool
-	}{"silent": {0, true, false}, "answers": {10 * time.Second, true, true}, "is not asked": {0, false, true}} {
+	}{
+		"silent": {0, 0, true, false}, "silent, with keepalives": {25 * time.Second, 0, true, false},
+		"answers": {0, 10 * time.Second, true, true}, "is not asked": {0, 0, false, true},
+		"only keepalives": {25 * time.Second, 0, false, true}, "only frequent keepalives": {time.Second, 0, false, true},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newWGStore(slog.New(slog.DiscardHandler), "", nil)
 			s.desired = func(wgKey) (wgPeer, bool) { return wgPeer{Endpoint: desired}, true }
 			began := time.Now()
 			for time.Since(began) <= time.Minute {
-				peer := wgtypes.Peer{LastHandshakeTime: began.Add(-time.Second), Endpoint: net.UDPAddrFromAddrPort(found)}
-				if test.sends {
-					peer.TransmitBytes = int64(time.Since(began))
+				peer := wgtypes.Peer{LastHandshakeTime: began.Add(-time.Second), Endpoint: net.UDPAddrFromAddrPort(found), PersistentKeepaliveInterval: test.keepalive}
+				switch { // after the first list
+				case time.Since(began) > 0 && test.sends:
+					peer.TransmitBytes = smallest
+				case time.Since(began) > 0:
+					peer.TransmitBytes = keepaliveSize // it confirms what the peer sent before the start
+				}
+				if test.keepalive > 0 {
+					peer.TransmitBytes += keepaliveSize * int64(time.Since(began)/test.keepalive)
 				}
 				if test.answersAfter > 0 && time.Since(began) >= test.answersAfter {
 					peer.ReceiveBytes = 100

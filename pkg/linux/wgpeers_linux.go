@@ -94,8 +94,9 @@ type wgStore struct {
 type wgState struct {
 	applied   netip.AddrPort // the endpoint that Set has set, or that was adopted; zero: none in this run
 	adopted   bool           // applied is not what the kernel has, and the peer has not sent anything in this run
-	asked     time.Time      // since when packets were sent to an adopted endpoint; zero: none were
+	asked     time.Time      // since when an adopted endpoint owes an answer (judgeAdopted); zero: it owes none
 	actual    wgPeer         // as of the last List or Set
+	at        time.Time      // when List read the peer
 	handshake time.Time      // the time of the last handshake, by the wall clock
 	changed   time.Time      // when this run first saw that handshake; if it is older than this run, the time of the handshake itself
 	received  int64          // bytes
@@ -106,9 +107,13 @@ type wgState struct {
 // WireGuard's paper, section 6.1.
 const sessionLasts = 180 * time.Second
 
-// answersWithin is the time in which a peer that has received a packet answers, by a keepalive if it has
+// answersWithin is the time in which a peer that has received data answers, by a keepalive if it has
 // no data: KEEPALIVE_TIMEOUT and REKEY_TIMEOUT, after which WireGuard itself negotiates anew (section 6.5).
 const answersWithin = 15 * time.Second
+
+// keepaliveSize is the size of a keepalive in bytes: a message without data (section 5.4.6). A peer does not
+// answer a keepalive. Each other message is larger, and answered.
+const keepaliveSize = 32
 
 // live reports whether the peer had a handshake within sessionLasts. The age is measured
 // from changed, because the time of a handshake is one of the wall clock, which may be set.
@@ -166,7 +171,8 @@ func (s *wgStore) List(context.Context) (map[wgKey]wgPeer, error) {
 
 // observe returns the state of a peer that was read. It does not change s.states.
 func (s *wgStore) observe(key wgKey, p wgtypes.Peer) *wgState {
-	state := &wgState{actual: peerOf(p), handshake: p.LastHandshakeTime, changed: time.Now(), received: p.ReceiveBytes, sent: p.TransmitBytes}
+	now := time.Now()
+	state := &wgState{actual: peerOf(p), at: now, handshake: p.LastHandshakeTime, changed: now, received: p.ReceiveBytes, sent: p.TransmitBytes}
 	before, known := s.states[key]
 	switch {
 	case !known: // the handshake may be an old one, of an earlier run
@@ -182,19 +188,30 @@ func (s *wgStore) observe(key wgKey, p wgtypes.Peer) *wgState {
 }
 
 // judgeAdopted decides, with each list, whether an adopted endpoint stays: for good once the peer
-// has answered. If the peer does not answer within answersWithin, the endpoint counts as what Set
-// has set, so that it differs from the desired one.
+// has answered. If this node has sent more than keepalives and the peer does not answer within
+// answersWithin, the endpoint counts as what Set has set, so that it differs from the desired one.
 func (s *wgState) judgeAdopted(before *wgState) {
 	if !before.adopted || s.received != before.received {
 		return
 	}
 	s.adopted, s.asked = true, before.asked
 	switch {
-	case s.asked.IsZero() && s.sent != before.sent:
-		s.asked = time.Now()
+	case s.asked.IsZero() && s.sent-before.sent > keepalivesBetween(before, s):
+		s.asked = s.at
 	case !s.asked.IsZero() && time.Since(s.asked) >= answersWithin:
 		s.adopted, s.applied = false, s.actual.Endpoint
 	}
+}
+
+// keepalivesBetween returns the most bytes that keepalives to a peer can have between two lists: one
+// keepalive for each full PersistentKeepaliveInterval and one for the rest, and one that confirms data which
+// the peer sent before, or that a new interval begins with.
+func keepalivesBetween(before, after *wgState) int64 {
+	count := int64(2)
+	if every := after.actual.Keepalive; every > 0 {
+		count += int64(after.at.Sub(before.at) / every)
+	}
+	return keepaliveSize * count
 }
 
 // peerOf returns the configuration of a peer.

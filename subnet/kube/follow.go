@@ -228,7 +228,7 @@ func (s *follower) handleEvents(ctx context.Context, events []watchEvent) error 
 		}
 	}
 	if len(s.lookups.byName) == 0 {
-		s.m.outage.Forget(s.lookupActivity()) // the Nodes whose lookup failed are gone
+		s.m.outage.Over(s.lookupActivity()) // the Nodes whose lookup failed are gone; the events prove that the store answers
 	}
 	s.moveTo(events[len(events)-1].Node.Version) // Node is not nil: only an ERROR has none
 	return nil

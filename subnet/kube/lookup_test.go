@@ -165,6 +165,33 @@ func byLabel(t *testing.T, o outside) {
 	}
 }
 
+// An event ends an outage of which only lookups know. So a later outage is logged, although the watch went on and nothing
+// else asked the API server between the two.
+func TestEventEndsOutage(t *testing.T) {
+	t.Parallel()
+	s := kubetest.Start(t)
+	o := outside{t, s}
+	o.add("event-0", "10.244.85.0/24")
+	n := startWith(t, s, "event-0", func(op *Options) { op.SetCondition = false }, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if isLookup(r) {
+			return nil, context.DeadlineExceeded
+		}
+		return next.RoundTrip(r)
+	})
+	n.join(tenNet, "192.168.0.85", mac1)
+	n.Run()
+	n.Sees("")
+	silent := func(outages int) func() bool {
+		return func() bool { return n.logs.Count("cause=store-silent") == outages }
+	}
+	o.labelled("event-1", "event-1", "10.244.86.0/24", "192.168.0.86")
+	eventually.True(t, "the outage of the lookups is logged", silent(1))
+	o.remove("event-1")
+	eventually.True(t, "the outage is over", func() bool { return n.outage.Err() == nil })
+	s.Kill()
+	eventually.True(t, "the outage of all is logged", silent(2))
+}
+
 // withoutPodCIDR: a peer without one is not read with each of its events, and is found when it gets one.
 func withoutPodCIDR(t *testing.T, o outside) {
 	o.add("without-0", "10.244.90.0/24")

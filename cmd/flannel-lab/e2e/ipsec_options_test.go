@@ -214,8 +214,8 @@ func TestIPsecOptions(t *testing.T) {
 	reaches(t, "by vxlan", a, b.IP4)
 }
 
-// No keys of a former UDPEncap stay: not those that the peer begins to negotiate before this node has the new options, and not
-// those of before a start with UDPEncap.
+// No keys of former options stay: not those that the peer begins to negotiate before this node has a new UDPEncap, and not those
+// of before a start with other options.
 func TestIPsecFormerOptions(t *testing.T) {
 	t.Parallel()
 	const plain, inUDP = "rfc4106(gcm(aes)) 42", "rfc4106(gcm(aes)) 42 espinudp"

@@ -123,7 +123,7 @@ func belongings(ctx context.Context, n *lab.Node, want string) (string, error) {
 	var more []string
 	for peer := range strings.Lines(sections[0]) {
 		if f := strings.Fields(peer); len(f) == 9 {
-			more = append(more, strings.Join([]string{f[0], f[1], f[3], f[4]}, " "))
+			more = append(more, strings.Join([]string{f[0], f[1], f[2], f[3], f[4], f[8]}, " "))
 		}
 	}
 	for state := range strings.Lines(sections[1]) {

@@ -212,27 +212,27 @@ func packet(t *testing.T, kind byte, name string, m message) string {
 
 func TestSAs(t *testing.T) {
 	sa := message{{"a-b", message{{"uniqueid", "3"}, {"state", "ESTABLISHED"}, {"remote-host", "192.0.2.1"}, {"remote-port", "4500"}, {"established", "60"}, {"tasks-queued", []string{"CHILD_REKEY"}},
-		{"child-sas", message{{"b-1", message{{"state", "INSTALLED"}, {"name", "b"}, {"spi-in", "c0000001"}, {"spi-out", "ffffffff"}, {"bytes-in", "7"}, {"bytes-out", "8"}}}}}}}}
+		{"child-sas", message{{"b-1", message{{"state", "INSTALLED"}, {"name", "b"}, {"encap", "yes"}, {"spi-in", "c0000001"}, {"spi-out", "ffffffff"}, {"bytes-in", "7"}, {"bytes-out", "8"}}}}}}}}
 	c := serve(t, &server{answers: map[string][]string{"list-sas": {packet(t, event, "list-sa", sa), packet(t, event, "list-sa", nil), packet(t, commandResponse, "", nil)}}})
 	for range 2 {
 		got, err := c.SAs()
 		want := []SA{{id: "3", Name: "a-b", State: "ESTABLISHED", Busy: true, Remote: netip.MustParseAddrPort("192.0.2.1:4500"), Since: time.Minute,
-			Pairs: []Pair{{State: "INSTALLED", Child: "b", In: 0xc0000001, Out: 0xffffffff, Received: 7, Sent: 8}}}}
+			Pairs: []Pair{{State: "INSTALLED", Child: "b", UDPEncap: true, In: 0xc0000001, Out: 0xffffffff, Received: 7, Sent: 8}}}}
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
 }
 
-// Only what these peers have begun, and what has no connection yet, is removed.
-func TestTerminateUnnamed(t *testing.T) {
+// Only what matches is removed.
+func TestTerminate(t *testing.T) {
 	var answer []string
-	for _, sa := range [][3]string{{"a-b", "1", "192.0.2.1"}, {unnamed, "2", "192.0.2.1"}, {unnamed, "3", "192.0.2.2"}} {
+	for _, sa := range [][3]string{{"a-b", "1", "192.0.2.1"}, {Unnamed, "2", "192.0.2.1"}, {Unnamed, "3", "192.0.2.2"}} {
 		answer = append(answer, packet(t, event, "list-sa", message{{sa[0], message{{"uniqueid", sa[1]}, {"remote-host", sa[2]}, {"remote-port", "500"}}}}))
 	}
 	s := &server{answers: map[string][]string{"list-sas": append(answer, packet(t, commandResponse, "", nil)),
 		"terminate": {packet(t, commandResponse, "", message{{"success", "yes"}})}}}
-	if err := serve(t, s).TerminateUnnamed(map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true}); err != nil {
+	if err := serve(t, s).Terminate(func(sa SA) bool { return sa.Name == Unnamed && sa.Remote.Addr() == netip.MustParseAddr("192.0.2.1") }); err != nil {
 		t.Error(err)
 	}
 	s.mu.Lock()
@@ -287,21 +287,28 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// The secret goes to charon, and into no error.
+// The secret goes to charon, and into no error; not if the connection is refused, which changes nothing.
 func TestLoad(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.1")
 	conn := Connection{Name: "a", Child: "b", Local: addr, Remote: addr, LocalID: addr, RemoteID: addr,
 		LocalNet: netip.MustParsePrefix("10.5.1.0/24"), RemoteNet: netip.MustParsePrefix("10.5.2.0/24"), Proposal: "aes128", ReqID: 11}
-	s := &server{answers: map[string][]string{"load-shared": {packet(t, commandResponse, "", message{{"success", "yes"}})},
-		"load-conn": {packet(t, commandResponse, "", message{{"success", "no"}, {"errmsg", "invalid proposal"}})}}}
-	err := serve(t, s).Load(conn, conf.NewSecret("hunter2"))
-	if !isRefusal(err) || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("%v", err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.got) != 2 || !strings.Contains(s.got[0], hex.EncodeToString([]byte("hunter2"))) || !strings.Contains(s.got[1], hex.EncodeToString([]byte("10.5.2.0/24"))) {
-		t.Errorf("%q", s.got)
+	yes := packet(t, commandResponse, "", message{{"success", "yes"}})
+	no := packet(t, commandResponse, "", message{{"success", "no"}, {"errmsg", "invalid"}})
+	for _, c := range []struct {
+		conn, shared string // the answers
+		commands     int
+	}{{no, yes, 1}, {yes, no, 2}, {yes, yes, 2}} {
+		s := &server{answers: map[string][]string{"load-conn": {c.conn}, "load-shared": {c.shared}}}
+		err := serve(t, s).Load(conn, conf.NewSecret("hunter2"))
+		if want := c.conn == no || c.shared == no; isRefusal(err) != want || want && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%+v: %v", c, err)
+		}
+		s.mu.Lock()
+		if len(s.got) != c.commands || !strings.Contains(s.got[0], hex.EncodeToString([]byte("10.5.2.0/24"))) ||
+			strings.Contains(s.got[len(s.got)-1], hex.EncodeToString([]byte("hunter2"))) != (c.commands == 2) {
+			t.Errorf("%+v: %q", c, s.got)
+		}
+		s.mu.Unlock()
 	}
 }
 

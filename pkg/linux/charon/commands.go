@@ -1,6 +1,7 @@
 package charon
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"strconv"
@@ -78,12 +79,12 @@ func yesNo(b bool) string {
 func seconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) + "s" }
 
 // Load adds or replaces a connection and its secret, which has the connection's name. Security
-// associations that exist stay. Errors do not contain the secret.
+// associations that exist stay. Errors do not contain the secret. A refused connection changes nothing.
 func (c *Client) Load(conn Connection, secret conf.Secret) error {
-	_, err := c.call("load-shared", message{{"id", conn.Name}, {"type", "IKE"}, {"data", secret.Reveal()},
-		{"owners", []string{conn.LocalID.String(), conn.RemoteID.String()}}})
+	_, err := c.call("load-conn", conn.message())
 	if err == nil {
-		_, err = c.call("load-conn", conn.message())
+		_, err = c.call("load-shared", message{{"id", conn.Name}, {"type", "IKE"}, {"data", secret.Reveal()},
+			{"owners", []string{conn.LocalID.String(), conn.RemoteID.String()}}})
 	}
 	return err
 }
@@ -103,26 +104,22 @@ func (c *Client) Unload(name string) error {
 			return err
 		}
 	}
-	return c.Terminate(name)
+	return c.terminate("ike", name)
 }
 
-// Terminate removes the security associations of a connection, as far as they exist, without
-// waiting for the peer (force, and the timeout -1).
-func (c *Client) Terminate(name string) error { return c.terminate("ike", name) }
-
-// TerminateUnnamed removes, like Terminate, the security associations that peers at these
-// addresses have begun to negotiate, and that are of no connection yet (unnamed).
-func (c *Client) TerminateUnnamed(peers map[netip.Addr]bool) error {
+// Terminate removes the security associations for which match reports true, without waiting for
+// the peer (force, and the timeout -1).
+func (c *Client) Terminate(match func(SA) bool) error {
 	sas, err := c.SAs()
 	for _, sa := range sas {
-		if err == nil && sa.Name == unnamed && peers[sa.Remote.Addr()] {
+		if err == nil && match(sa) {
 			err = c.terminate("ike-id", sa.id)
 		}
 	}
 	return err
 }
 
-// terminate removes the security associations whose property key has this value.
+// terminate removes the security associations, as far as they exist, whose property key has this value.
 func (c *Client) terminate(key, value string) error {
 	_, err := c.call("terminate", message{{key, value}, {"force", "yes"}, {"timeout", "-1"}})
 	if isRefusal(err) {
@@ -169,14 +166,14 @@ func (c *Client) Version() (string, error) {
 	return answer.text("version"), err
 }
 
-// unnamed is the Name of a security association whose peer has not yet said who it is, by which charon
+// Unnamed is the Name of a security association whose peer has not yet said who it is, by which charon
 // chooses the connection. How the two encapsulate ESP has been decided before that.
-const unnamed = "(unnamed)"
+const Unnamed = "(unnamed)"
 
 // SA is an IKE security association.
 type SA struct {
 	id     string // charon's number
-	Name   string // of its connection, or unnamed
+	Name   string // of its connection, or Unnamed
 	State  string // "CONNECTING", "ESTABLISHED", …
 	Busy   bool   // tasks, such as a negotiation, are under way or queued
 	Remote netip.AddrPort
@@ -188,6 +185,7 @@ type SA struct {
 type Pair struct {
 	State          string // "INSTALLED", "REKEYING", …
 	Child          string // Connection.Child of when they, or those that they replace, were negotiated
+	UDPEncap       bool   // in UDP
 	In, Out        uint32 // SPIs
 	Received, Sent int64  // bytes
 }
@@ -214,7 +212,7 @@ func parseSA(name string, m message) SA {
 	}
 	for _, f := range m.section("child-sas") {
 		child, _ := f.Value.(message)
-		sa.Pairs = append(sa.Pairs, Pair{State: child.text("state"), Child: child.text("name"),
+		sa.Pairs = append(sa.Pairs, Pair{State: child.text("state"), Child: cmp.Or(child.text("name"), f.Name), UDPEncap: child.text("encap") == "yes",
 			In: uint32(number(child.text("spi-in"), 16)), Out: uint32(number(child.text("spi-out"), 16)),
 			Received: number(child.text("bytes-in"), 10), Sent: number(child.text("bytes-out"), 10)})
 	}

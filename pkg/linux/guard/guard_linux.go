@@ -99,8 +99,8 @@ type Guard struct {
 }
 
 // New opens the guard of a flanneld (see cmd/flanneld/instance.go) in the network namespace of
-// the calling thread. It changes nothing. notify is called, by any goroutine, when
-// Apply is due.
+// the calling thread. Apply must be called in the same namespace. New changes nothing. notify is
+// called, by any goroutine, when Apply is due.
 func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 	name := "flannel-guard"
 	if instance != "" {

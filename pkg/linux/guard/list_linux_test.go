@@ -89,14 +89,21 @@ func TestUnchangedTable(t *testing.T) {
 func TestReplacedSet(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLink(t)
-		g := l.guard(paths...)
+		g := l.guard(paths[:1]...) // a set of intervals has room for one address, and refuses several
 		l.apply(g, Config{})
 		want := nft(t, "list set inet flannel-guard nodes4")
-		nft(t, "delete set inet flannel-guard nodes4; add set inet flannel-guard nodes4 { type inet_service; }")
-		g.changed()
-		l.apply(g, Config{})
-		if have := nft(t, "list set inet flannel-guard nodes4"); have != want {
-			t.Errorf("the set is\n%s\nwant\n%s", have, want)
+		for _, foreign := range []string{
+			"set inet flannel-guard nodes4 { type inet_service; }",
+			"set inet flannel-guard nodes4 { type ipv4_addr; flags interval; }",
+			"set inet flannel-guard nodes4 { type ipv4_addr; timeout 1h; }",
+			"map inet flannel-guard nodes4 { type ipv4_addr : mark; }",
+		} {
+			nft(t, "delete set inet flannel-guard nodes4; add "+foreign)
+			g.changed()
+			l.apply(g, Config{})
+			if have := nft(t, "list set inet flannel-guard nodes4"); have != want {
+				t.Errorf("after %s, the set is\n%s\nwant\n%s", foreign, have, want)
+			}
 		}
 	})
 }

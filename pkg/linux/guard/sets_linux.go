@@ -325,8 +325,9 @@ func (e element) write(m rtnetlink.Message) rtnetlink.Message {
 	return m.Attr(unix.NFTA_DATA_VALUE, key)
 }
 
-// keySizes returns the sizes of the keys, in bytes, of all sets that the kernel has in the table, by their names. The
-// table must exist.
+// keySizes returns the sizes of the keys, in bytes, of the sets that the kernel has in the table, by their names. It leaves
+// out sets that somebody else has made: maps, sets of intervals, and those with a timeout where the guard's set of the same
+// name has none, or the reverse. The table must exist.
 func (g *Guard) keySizes() (map[string]int, error) {
 	sets, err := g.conn.GetSets(g.table)
 	if err != nil {
@@ -334,7 +335,9 @@ func (g *Guard) keySizes() (map[string]int, error) {
 	}
 	sizes := map[string]int{}
 	for _, s := range sets {
-		sizes[s.Name] = int(s.KeyType.Bytes)
+		if !s.IsMap && !s.Interval && s.HasTimeout == g.set(s.Name).HasTimeout {
+			sizes[s.Name] = int(s.KeyType.Bytes)
+		}
 	}
 	return sizes, nil
 }

@@ -80,7 +80,7 @@ func (g *Guard) check(o dataplane.Options) error {
 	}
 	// Sets that no rule looks at may be gone, or may be somebody else's. makeDescribedSets makes only those: each transaction
 	// changes the generation, so that the next check would read all again.
-	maps.DeleteFunc(g.made, func(set string, _ bool) bool { return g.config == nil || keys[set] != codeOf(set).keySize() })
+	maps.DeleteFunc(g.made, func(set string, _ bool) bool { return keys[set] != codeOf(set).keySize() })
 	g.compared = generation
 	return nil
 }

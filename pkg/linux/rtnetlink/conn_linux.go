@@ -2,7 +2,7 @@
 // one system call, with an error for each, lists without gaps, and notifications
 // without those of our own writes. The callers write and parse the message bodies.
 // The Listener also receives the notifications of other protocols of netlink, such as
-// netfilter and XFRM.
+// netfilter and XFRM. TablesGeneration reads whether nf_tables has changed.
 package rtnetlink
 
 import (

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
 )
 
 // Tries bounds how often an interrupted read is repeated.
@@ -36,19 +34,4 @@ func Whole[E any](read func() ([]E, error)) (all []E, err error) {
 		return nil, err
 	}
 	return all, nil
-}
-
-// TablesGeneration returns a number that every transaction of nf_tables in the network namespace of the
-// calling thread changes, a moment before others see the change; 0: unknown. Who remembers what was read at a
-// number asks for the number first, and reads again after a notification.
-func TablesGeneration() uint32 {
-	const tables = unix.NFNL_SUBSYS_NFTABLES << 8
-	header := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0} // struct nfgenmsg; the answer begins with one, too
-	request := nl.NewNetlinkRequest(tables|unix.NFT_MSG_GETGEN, 0)
-	request.AddRawData(header)
-	answers, err := request.Execute(unix.NETLINK_NETFILTER, tables|unix.NFT_MSG_NEWGEN)
-	if err != nil || len(answers) == 0 || len(answers[0]) < len(header) {
-		return 0
-	}
-	return Number(Attr(answers[0][len(header):], unix.NFTA_GEN_ID)) // its bytes may be swapped: it is only compared
 }

@@ -29,8 +29,8 @@ type hop struct {
 	onLink  bool       // the gateway is on the link, whatever the addresses of the interface
 }
 
-// direct reports whether the route needs no gateway. That of a route without interface is not known: it is in a
-// nexthop object (see parseRoute).
+// direct reports whether the route needs no gateway. The gateway of a route without an interface is not known: both
+// are in a nexthop object (see parseRoute).
 func (r route) direct() bool {
 	return !r.viaOtherFamily && len(r.hops) == 1 && !r.hops[0].gateway.IsValid() && r.hops[0].index != 0
 }

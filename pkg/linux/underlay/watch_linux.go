@@ -45,8 +45,9 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 
 // fewRoutes returns a socket filter (classic BPF) that drops notifications about most routes, so
 // that a route for each peer does not wake us. It drops flanneld's own routes, and passes the default
-// routes of others and their on-link routes: those with scope link or, as IPv6 has no scopes, without
-// a gateway. It passes all that is not about routes.
+// routes of others and their on-link routes: those with scope link or, as IPv6 has no scopes, with an
+// interface and without a gateway. An IPv6 route without an interface has several hops (relevant ignores
+// such a route, too) or a nexthop object, see route.direct. fewRoutes passes all that is not about routes.
 func fewRoutes() []unix.SockFilter {
 	const ( // offsets in a message
 		kind       = 4 // nlmsg_type
@@ -68,19 +69,23 @@ func fewRoutes() []unix.SockFilter {
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kind},
 		{Code: ifEqual, K: swapped(unix.RTM_NEWROUTE), Jt: 1},
-		{Code: ifEqual, K: swapped(unix.RTM_DELROUTE), Jf: 12}, // to pass
+		{Code: ifEqual, K: swapped(unix.RTM_DELROUTE), Jf: 16}, // to pass
 		{Code: loadByte, K: protocol},
-		{Code: ifEqual, K: rtnetlink.ProtocolOurs, Jt: 11}, // to drop
+		{Code: ifEqual, K: rtnetlink.ProtocolOurs, Jt: 15}, // to drop
 		{Code: loadByte, K: bits},
-		{Code: ifEqual, K: 0, Jt: 8}, // to pass
+		{Code: ifEqual, K: 0, Jt: 12}, // to pass
 		{Code: loadByte, K: scope},
-		{Code: ifEqual, K: unix.RT_SCOPE_LINK, Jt: 6}, // to pass
+		{Code: ifEqual, K: unix.RT_SCOPE_LINK, Jt: 10}, // to pass
 		{Code: loadByte, K: family},
-		{Code: ifEqual, K: unix.AF_INET6, Jf: 5}, // to drop
+		{Code: ifEqual, K: unix.AF_INET6, Jf: 9}, // to drop
 		{Code: unix.BPF_LDX | unix.BPF_W | unix.BPF_IMM, K: unix.RTA_GATEWAY},
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_IMM, K: attributes},
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: attribute},
-		{Code: ifEqual, K: 0, Jf: 1},
+		{Code: ifEqual, K: 0, Jf: 5}, // to drop
+		{Code: unix.BPF_LDX | unix.BPF_W | unix.BPF_IMM, K: unix.RTA_OIF},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_IMM, K: attributes},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: attribute},
+		{Code: ifEqual, K: 0, Jt: 1}, // to drop
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
