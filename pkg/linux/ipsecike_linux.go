@@ -204,8 +204,8 @@ func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 		conn := ikeConn{} // differs from the desired one, so that it is loaded again
 		if before, ok := s.applied[key]; ok && hasSecret[name] && hasConn[name] {
 			conn, applied[key] = before, before
-			if state.hasFormer(ikeEntry{Key: key, Value: before}) {
-				s.replaced[key] = s.replaced[key]
+			if _, known := s.replaced[key]; !known && state.hasFormer(ikeEntry{Key: key, Value: before}) {
+				s.replaced[key] = false
 			}
 		}
 		_, conn.former = s.replaced[key]
