@@ -160,6 +160,19 @@ func TestWatch(t *testing.T) {
 		expect("unplugged", "ip link del eth0", func(l underlay.Link) bool { return l.Name == "" })
 		expect("plugged in again", plug, func(l underlay.Link) bool { return l.Index != first && l.V4 == ip("192.168.1.6") && l.MTU == 1500 })
 
+		run(t, "ip link add cni0 type bridge; ip link set cni0 up")
+		for quiet := false; !quiet; { // the step below must not be told of by a notification of this one
+			select {
+			case <-changed:
+			case <-time.After(200 * time.Millisecond):
+				quiet = true
+			}
+		}
+		expect("address of the pods' bridge", "ip addr add 10.5.1.1/24 dev cni0", func(underlay.Link) bool {
+			s, err := Read(underlay.Options{})
+			return err == nil && slices.Contains(s.Addrs(), ip("10.5.1.1"))
+		})
+
 		for tries := 5; ; tries-- { // on a busy machine it may be told of the last step only now
 			drain(changed)
 			run(t, `ip route add 10.5.7.0/24 via 192.168.1.1; ip route del 10.5.7.0/24
@@ -168,7 +181,7 @@ func TestWatch(t *testing.T) {
 				ip -6 route add fd08::/64 dev far proto 70; ip -6 route del fd08::/64
 				echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode # notifications then have the ID of an object in place of the gateway
 				ip -6 nexthop add id 7 via 2001:db8:1::1 dev eth0; ip -6 route add fd07::/64 nhid 7 proto bgp; ip -6 route del fd07::/64; ip nexthop del id 7
-				ip link add flannel.1 address 02:00:00:00:00:77 type veth peer name flannel-far; ip addr add 10.5.1.0/32 dev flannel.1; ip link set flannel.1 up
+				ip link add flannel.1 address 02:00:00:00:00:77 type veth peer name flannel-far; ip link set flannel.1 up
 				ip link set flannel-far up; ip -6 route add fd08::/64 dev flannel.1; ip link del flannel.1`)
 			select {
 			case <-changed:
@@ -199,8 +212,10 @@ func TestFilterBridgePort(t *testing.T) {
 	kind := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	kind.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, []byte("bridge\x00"))
 	port := append(info.Serialize(), kind.Serialize()...)
-	addr := nl.NewIfAddrmsg(unix.AF_INET)
-	addr.Index = 7
+	addr := nl.NewIfAddrmsg(unix.AF_INET6) // link-local
+	addr.Index, addr.Scope = 7, unix.RT_SCOPE_LINK
+	global := nl.NewIfAddrmsg(unix.AF_INET6)
+	global.Index = 7
 	type message struct {
 		kind uint16
 		body []byte
@@ -214,6 +229,7 @@ func TestFilterBridgePort(t *testing.T) {
 		{message{unix.RTM_NEWLINK, info.Serialize()}, true},
 		{message{unix.RTM_NEWLINK, port}, false},
 		{message{unix.RTM_NEWADDR, addr.Serialize()}, false},
+		{message{unix.RTM_NEWADDR, global.Serialize()}, true},
 		{message{unix.RTM_DELLINK, port}, false},
 		{message{unix.RTM_NEWADDR, addr.Serialize()}, true},
 		{message{unix.RTM_NEWLINK, nil}, false},

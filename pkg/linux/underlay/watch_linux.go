@@ -95,8 +95,8 @@ func fewRoutes() []unix.SockFilter {
 // ports of bridges. Because of its pods, most interfaces of a node are such ports.
 type ignoredLinks map[int32]bool
 
-// concerns reports whether a message can change the choice of the underlay, and keeps
-// the set of ignored interfaces up to date. It only reads the beginning of a message
+// concerns reports whether a message can change the choice of the underlay or the node's addresses,
+// and keeps the set of ignored interfaces up to date. It only reads the beginning of a message
 // where that is enough. A message that is too short concerns nothing. Only the Listener's
 // goroutine uses the set.
 func (ignored ignoredLinks) concerns(kind uint16, body []byte) bool {
@@ -124,7 +124,13 @@ func (ignored ignoredLinks) concerns(kind uint16, body []byte) bool {
 		delete(ignored, index)
 		return true
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		return len(body) >= unix.SizeofIfAddrmsg && !ignored[int32(nl.DeserializeIfAddrmsg(body).Index)]
+		if len(body) < unix.SizeofIfAddrmsg {
+			return false
+		}
+		// All addresses of the node matter (Snapshot.Addrs), such as that of the pods' bridge, except
+		// link-local ones. The interface of each pod gets one.
+		a := nl.DeserializeIfAddrmsg(body)
+		return !ignored[int32(a.Index)] || a.Scope < unix.RT_SCOPE_LINK
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		r, ok := relevant(body)
 		// Networks on the link of an ignored interface do not count. A default route may have further hops.
