@@ -1,17 +1,11 @@
 package hns
 
-// HNS is called through Microsoft's library hcsshim: its package hcn for documents of schema 2, its root package for what
-// only the older API can do. Where hcsshim loses information that we need, dll_windows.go and notify_windows.go call the
-// documented entry points directly. Documentation/adr/0003 has the reasons.
-//
-// Documents are converted to and from hcn's structs, which have every field that we read or write, and hold the settings
-// of policies as raw JSON.
+// HNS is called through Microsoft's library hcsshim: its package hcn for deleting and for HNS's version, its root package
+// for what only the older API can do. Where hcsshim loses handles or information that we need, dll_windows.go and
+// notify_windows.go call the documented entry points directly. Documentation/adr/0003 has the reasons.
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 	"strings"
 
@@ -30,9 +24,6 @@ const (
 	attachedSharing = 3
 )
 
-// maxLists is how often a list is requested while objects disappear from it.
-const maxLists = 5
-
 // service implements Calls with the HNS of this machine; dll_windows.go and notify_windows.go have the other methods.
 // Client calls them on several goroutines; only listeners has a state, with a lock of its own. Where package hcn would
 // panic, because the DLL lacks an entry point, methods call require first.
@@ -46,10 +37,6 @@ func Open() (Calls, error) {
 	return &service{dll: windows.NewLazySystemDLL("computenetwork.dll")}, nil
 }
 
-func (s *service) Networks() ([]json.RawMessage, error) {
-	return list(s, "HcnEnumerateNetworks", hcn.ListNetworks, networkText)
-}
-
 func (*service) OlderNetworks() (all []Network, err error) {
 	networks, err := hcsshim.HNSListNetworkRequest("GET", "", "")
 	for _, n := range networks {
@@ -61,21 +48,6 @@ func (*service) OlderNetworks() (all []Network, err error) {
 func (*service) DeleteOlderNetwork(id string) error {
 	_, err := hcsshim.HNSNetworkRequest("DELETE", id, "")
 	return translate(err)
-}
-
-func (s *service) CreateNetwork(document json.RawMessage) (json.RawMessage, error) {
-	if err := s.require("HcnCreateNetwork"); err != nil {
-		return nil, err
-	}
-	var requested hcn.HostComputeNetwork
-	if err := json.Unmarshal(document, &requested); err != nil {
-		return nil, err
-	}
-	made, err := requested.Create()
-	if err != nil {
-		return nil, translate(err)
-	}
-	return networkText(*made), nil
 }
 
 func (s *service) DeleteNetwork(id string) error {
@@ -137,8 +109,7 @@ func (s *service) AttachHost(endpoint string) error {
 	if e, err := hcsshim.GetHNSEndpointByID(endpoint); err == nil && (e.State == attached || e.State == attachedSharing) {
 		return nil
 	}
-	_, err := hcn.GetEndpointByID(endpoint)
-	if err = translate(err); errors.Is(err, ErrNotFound) {
+	if _, err := s.Endpoint(endpoint); errors.Is(err, ErrNotFound) {
 		return err
 	}
 	return translate(refused)
@@ -150,45 +121,6 @@ func (s *service) EndpointUse(id string) (Use, error) {
 		return Use{}, translate(err)
 	}
 	return Use{Containers: e.SharedContainers, Attached: e.State == attached || e.State == attachedSharing}, nil
-}
-
-// list returns the documents of a list of hcsshim, which uses the entry point name. It calls hcsshim again when that
-// returns ErrNotFound: it does so for the whole list if one object is deleted while it reads the list. If that persists,
-// the error is another one, so that it is not taken for a missing network.
-func list[T any](s *service, name string, call func() ([]T, error), document func(T) json.RawMessage) ([]json.RawMessage, error) {
-	if err := s.require(name); err != nil {
-		return nil, err
-	}
-	var objects []T
-	err := ErrNotFound // as if a former attempt had failed so
-	for attempt := 0; attempt < maxLists && errors.Is(err, ErrNotFound); attempt++ {
-		objects, err = call()
-		err = translate(err)
-	}
-	if errors.Is(err, ErrNotFound) {
-		return nil, fmt.Errorf("objects are being deleted all the time: %v", err)
-	}
-	var all []json.RawMessage
-	for _, object := range objects {
-		all = append(all, document(object))
-	}
-	return all, err
-}
-
-// networkText encodes a network's document with the settings of its policies byte for byte as HNS returned them, while
-// json.Marshal would change their white space.
-func networkText(n hcn.HostComputeNetwork) json.RawMessage {
-	var policies []Policy
-	for _, p := range n.Policies {
-		policies = append(policies, Policy{string(p.Type), p.Settings})
-	}
-	n.Policies = nil
-	var b bytes.Buffer
-	b.WriteByte('{')
-	writePolicies(&b, policies)
-	b.WriteByte(',') // at least SchemaVersion follows
-	b.Write(bytes.TrimPrefix(encode(n), []byte("{")))
-	return b.Bytes()
 }
 
 // translate converts an error of hcsshim to an *Error with its code. Errors without a code, such as most of the older

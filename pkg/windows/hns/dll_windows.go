@@ -1,19 +1,20 @@
 package hns
 
 // This file calls entry points of computenetwork.dll (https://learn.microsoft.com/virtualization/api/hcn/hns_overview)
-// without hcsshim. hcsshim leaves a network's handle open when HNS refuses a change or an endpoint, reads the whole
-// network after each change, and reads all endpoints in one call, however long that takes. All entry points return an
+// without hcsshim. hcsshim leaves a handle open when HNS refuses what is to be done with it: to read the object, for
+// instance because somebody has just deleted it, to change a network, or to create an endpoint on it. It also reads the
+// whole network after each change, and all endpoints in one call, however long that takes. All entry points return an
 // HRESULT. Strings are UTF-16; returned strings must be freed with CoTaskMemFree:
 //
+//	HcnEnumerateNetworks(query, *ids, *record)
 //	HcnOpenNetwork(*guid, *handle, *record)
+//	HcnQueryNetworkProperties(handle, query, *properties, *record)
 //	HcnModifyNetwork(handle, settings, *record)
+//	HcnCreateNetwork(*guid, settings, *handle, *record)
 //	HcnCreateEndpoint(network's handle, *guid, settings, *handle, *record)
-//	HcnQueryEndpointProperties(handle, query, *properties, *record)
-//	HcnEnumerateEndpoints(query, *ids, *record)
-//	HcnOpenEndpoint(*guid, *handle, *record)
-//	HcnCloseNetwork(handle), HcnCloseEndpoint(handle)
+//	HcnCloseNetwork(handle)
 //
-// Namespaces have the same entry points as endpoints.
+// Endpoints and namespaces have the same entry points as networks, but for those that create and modify.
 //
 // Client makes each call on a goroutine of its own, several at the same time, and abandons a call that takes too long
 // (run.go).
@@ -21,12 +22,55 @@ package hns
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
 )
+
+// maxLists is how often the networks are listed while some of them disappear.
+const maxLists = 5
+
+// Networks lists again if a network is deleted before its document is read. If that persists, the error is not
+// ErrNotFound, so that nobody takes it for a missing network.
+func (s *service) Networks() ([]json.RawMessage, error) {
+	for range maxLists {
+		all, err := s.readNetworks()
+		if !errors.Is(err, ErrNotFound) {
+			return all, err
+		}
+	}
+	return nil, errors.New("networks are being deleted all the time")
+}
+
+func (s *service) readNetworks() (all []json.RawMessage, err error) {
+	ids, err := s.enumerate("Networks", nil)
+	for _, id := range ids {
+		document, err := s.read("Network", id, NetworkNotFound)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, document)
+	}
+	return all, err
+}
+
+// CreateNetwork, like CreateEndpoint, returns an error also if HNS has created the network and cannot return its document.
+func (s *service) CreateNetwork(document json.RawMessage) (json.RawMessage, error) {
+	text, err := windows.UTF16PtrFromString(string(document))
+	if err != nil {
+		return nil, err
+	}
+	var id windows.GUID // zero: HNS chooses it
+	var handle uintptr
+	err = s.call(nil, "HcnCreateNetwork", uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(text)), uintptr(unsafe.Pointer(&handle)))
+	if err != nil {
+		return nil, err
+	}
+	return s.queryProperties("Network", handle)
+}
 
 // ModifyNetwork implements Calls.
 func (s *service) ModifyNetwork(id string, request json.RawMessage) error {
@@ -73,7 +117,7 @@ func (s *service) EndpointIDs(network, name string) ([]string, error) {
 func (s *service) NamespaceIDs() ([]string, error) { return s.enumerate("Namespaces", nil) }
 
 // enumerate returns the IDs of the objects that meet the conditions; nil: of all objects. objects is a part of the
-// entry point's name, "Endpoints" or "Namespaces".
+// entry point's name: "Networks", "Endpoints" or "Namespaces".
 func (s *service) enumerate(objects string, conditions map[string]string) (ids []string, err error) {
 	filter := ""
 	if conditions != nil {
@@ -125,8 +169,8 @@ func (s *service) read(kind, id string, missing Code) (json.RawMessage, error) {
 	return s.queryProperties(kind, handle)
 }
 
-// queryProperties returns the document of the object behind a handle, and closes the handle. kind is "Endpoint" or
-// "Namespace".
+// queryProperties returns the document of the object behind a handle, and closes the handle. kind is "Network", "Endpoint"
+// or "Namespace".
 func (s *service) queryProperties(kind string, handle uintptr) (json.RawMessage, error) {
 	defer s.closeHandle("HcnClose"+kind, handle)
 	query, err := encodeQuery("")

@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// What we ask for, and what HNS has, say the same after they went through hcsshim's structs; settings of policies, which
-// HNS wants back as they were, to the byte.
+// The document for a new network, which we send without hcsshim, says the same after it went through hcsshim's structs.
 func TestDocumentsThroughHcsshim(t *testing.T) {
 	const had = `{"ID":"5f1ec8a2-0000-4000-8000-00000000000a","Name":"Büro <&>","Type":"Overlay","Flags":8,
 		"Policies":[
@@ -29,28 +28,19 @@ func TestDocumentsThroughHcsshim(t *testing.T) {
 			"Policies":[{"Type":"VSID","Settings":{"IsolationId":16777215}}],
 			"Routes":[{"NextHop":"10.244.5.1","DestinationPrefix":"0.0.0.0/0"}]}]}],
 		"Health":{"Extra":{}},"SchemaVersion":{"Major":2,"Minor":0},"Newer":[]}`
-	var theirs hcn.HostComputeNetwork
-	if err := json.Unmarshal([]byte(had), &theirs); err != nil {
-		t.Fatal(err)
-	}
 	want, err := DecodeNetwork(json.RawMessage(had))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := DecodeNetwork(networkText(theirs))
-	if d := cmp.Diff(want, got, values); d != "" || err != nil {
-		t.Error(d, err)
-	}
-
 	document, err := EncodeNetwork(want)
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs = hcn.HostComputeNetwork{}
+	var theirs hcn.HostComputeNetwork
 	if err := json.Unmarshal(document, &theirs); err != nil {
 		t.Fatal(err)
 	}
-	sent, err := json.Marshal(theirs) // what its Create sends
+	sent, err := json.Marshal(theirs) // what hcsshim's Create would send
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +48,7 @@ func TestDocumentsThroughHcsshim(t *testing.T) {
 	if err != nil || asked.Subnets[0].VSID != maxVSID || !asked.NonPersistent {
 		t.Fatal(asked, err)
 	}
-	got, err = DecodeNetwork(sent)
+	got, err := DecodeNetwork(sent)
 	if err != nil {
 		t.Fatal(err)
 	}

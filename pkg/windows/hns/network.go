@@ -121,7 +121,7 @@ func defaultRoute(gateway netip.Addr) routeDocument {
 // DecodeNetwork decodes a document from HNS. It ignores properties that Network does not have, but keeps all policies.
 // Client.Networks lists a network with an error as Unread, so that it does not hide the others.
 func DecodeNetwork(document json.RawMessage) (Network, error) {
-	var d networkDocument
+	d := networkDocument{Type: "NAT"} // HNS leaves out the type of such a network
 	if err := json.Unmarshal(document, &d); err != nil {
 		return Network{}, fmt.Errorf("read the network's document: %w", err)
 	}
