@@ -21,7 +21,7 @@ func (c *apiClient) ServiceNetworks(ctx context.Context) ([]netip.Prefix, error)
 	if err == nil {
 		return networks, nil
 	}
-	networks, kubeadmErr := c.KubeadmServiceNetworks(ctx)
+	networks, kubeadmErr := c.kubeadmServiceNetworks(ctx)
 	if kubeadmErr == nil {
 		return networks, nil
 	}
@@ -56,9 +56,9 @@ func (c *apiClient) serviceCIDRs(ctx context.Context) ([]netip.Prefix, error) {
 // serviceSubnet matches a line of kubeadm's ClusterConfiguration. kubeadm always writes the value on one line.
 var serviceSubnet = regexp.MustCompile(`(?m)^\s+serviceSubnet:\s*["']?([^"'\s]+)["']?\s*$`)
 
-// KubeadmServiceNetworks reads the networks from the ConfigMap in which kubeadm keeps its configuration: one, or one of
+// kubeadmServiceNetworks reads the networks from the ConfigMap in which kubeadm keeps its configuration: one, or one of
 // each address family.
-func (c *apiClient) KubeadmServiceNetworks(ctx context.Context) ([]netip.Prefix, error) {
+func (c *apiClient) kubeadmServiceNetworks(ctx context.Context) ([]netip.Prefix, error) {
 	data, err := c.ConfigMap(ctx, "kube-system", "kubeadm-config")
 	if err != nil {
 		return nil, err

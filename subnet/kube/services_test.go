@@ -38,7 +38,7 @@ func services(t *testing.T, o outside) {
 		if _, err := maps.Create(t.Context(), c, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		got, err := api.KubeadmServiceNetworks(t.Context())
+		got, err := api.kubeadmServiceNetworks(t.Context())
 		if said := fmt.Sprint(got, err); !strings.Contains(said, want) {
 			t.Errorf("%q: %s, want %s", text, said, want)
 		}
