@@ -41,6 +41,9 @@ const maxObject = 8 << 20
 // errNotProtobuf is the error of an answer in another encoding, such as that of a proxy.
 var errNotProtobuf = errors.New("the answer is not in the Kubernetes protobuf encoding")
 
+// errNoName is the error of a Node without a name, which only a BOOKMARK may have.
+var errNoName = errors.New("a Node without a name")
+
 // fields calls f for every length-delimited field (strings, bytes, messages) of a
 // message, and skips the others. It returns the first error. The values are parts of b.
 func fields(b []byte, f func(number protowire.Number, value []byte) error) error {
@@ -116,6 +119,9 @@ func parseNode(b []byte, prefix string) (*storedNode, error) {
 	if len(n.CIDRs) == 0 && podCIDR != "" {
 		n.CIDRs = []string{podCIDR}
 	}
+	if err == nil && n.Name == "" {
+		err = errNoName
+	}
 	return n, err
 }
 
@@ -129,11 +135,11 @@ func (n *storedNode) parseMeta(b []byte, prefix string) error {
 			n.UID = string(value)
 		case 6: // resourceVersion
 			n.Version = string(value)
-		case 8: // creationTimestamp; its first field is seconds
-			if _, _, size := protowire.ConsumeTag(value); size > 0 {
-				seconds, _ := protowire.ConsumeVarint(value[size:])
-				n.Created = int64(seconds) //nolint:gosec // only compared, and every node gets the same number
-			}
+		case 8: // creationTimestamp
+			var created metav1.Timestamp
+			err := created.Unmarshal(value)
+			n.Created = created.Seconds
+			return err
 		case 11: // one of the labels
 			n.Windows = n.Windows || bytes.Equal(value, windowsLabel)
 			if host, found := bytes.CutPrefix(value, hostnameLabel); found && len(host) > 1 {
@@ -171,7 +177,8 @@ func newWatchReader(r io.Reader) *watchReader {
 	return &watchReader{Reader: bufio.NewReaderSize(r, 64<<10)}
 }
 
-// next returns the next n bytes. They are valid until the next call.
+// next returns the next n bytes. They are valid until the next call. The end of the stream before them is an error like
+// that within them: io.ErrUnexpectedEOF.
 func (r *watchReader) next(n uint64) ([]byte, error) {
 	if n > maxObject {
 		return nil, fmt.Errorf("an object of %d bytes is longer than %d", n, maxObject)
@@ -180,6 +187,9 @@ func (r *watchReader) next(n uint64) ([]byte, error) {
 		r.buf = make([]byte, n)
 	}
 	_, err := io.ReadFull(r, r.buf[:n])
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
 	return r.buf[:n], err
 }
 
@@ -210,8 +220,11 @@ func (r *watchReader) tag() (protowire.Number, uint64, error) {
 func parseList(from io.Reader, prefix string, each func(*storedNode)) (version string, err error) {
 	r := newWatchReader(from)
 	head, err := r.next(uint64(len(magic)))
-	if err != nil || !bytes.Equal(head, magic) {
-		return "", errors.Join(errNotProtobuf, err)
+	if err == nil && !bytes.Equal(head, magic) {
+		err = errNotProtobuf
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the list: %w", err)
 	}
 	for {
 		number, length, err := r.tag()
@@ -279,9 +292,12 @@ type watchEvent struct {
 	Status *metav1.Status // only for an ERROR
 }
 
-// Event reads the next event: its length in four bytes, and a WatchEvent. The error is io.EOF if the stream has ended
-// before it, as it does when the API server ends the watch.
+// Event reads the next event: its length in four bytes, and a WatchEvent. The error is io.EOF only if the stream has
+// ended before it, as it does when the API server ends the watch.
 func (r *watchReader) Event(prefix string) (e watchEvent, err error) {
+	if _, err := r.Peek(1); err != nil {
+		return e, err
+	}
 	head, err := r.next(4)
 	if err != nil {
 		return e, err
@@ -297,13 +313,16 @@ func (r *watchReader) Event(prefix string) (e watchEvent, err error) {
 			e.Kind = string(value)
 		case 2: // object, a RawExtension, whose field 1 has the bytes
 			raw, err := field(value, 1)
-			if raw != nil {
+			if err == nil {
 				object, err = unwrap(raw)
 			}
 			return err
 		}
 		return nil
 	})
+	if err == nil && (e.Kind == "" || object == nil) {
+		err = errors.New("an event without a type or an object")
+	}
 	if err != nil {
 		return e, fmt.Errorf("read the watch: %w", err)
 	}
@@ -311,6 +330,8 @@ func (r *watchReader) Event(prefix string) (e watchEvent, err error) {
 		e.Status = &metav1.Status{}
 		return e, e.Status.Unmarshal(object)
 	}
-	e.Node, err = parseNode(object, prefix)
+	if e.Node, err = parseNode(object, prefix); err == errNoName && e.Kind == "BOOKMARK" {
+		err = nil
+	}
 	return e, err
 }

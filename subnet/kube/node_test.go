@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
@@ -203,6 +204,12 @@ func TestParseNode(t *testing.T) {
 	if _, err := unwrap([]byte(`{"kind":"Node"}`)); !errors.Is(err, errNotProtobuf) {
 		t.Error(err)
 	}
+	for _, metadata := range []string{"", "\x0a\x01n\x42\x02\x08\x80"} { // no name; a creationTimestamp that is cut off
+		object := append([]byte{0x0a, byte(len(metadata))}, metadata...)
+		if n, err := parseNode(object, usualPrefix); err == nil {
+			t.Errorf("metadata %q became %+v", metadata, n)
+		}
+	}
 }
 
 func TestParseList(t *testing.T) {
@@ -229,6 +236,13 @@ func TestParseList(t *testing.T) {
 			t.Errorf("%d of %d bytes were accepted as a list", end, len(raw))
 		}
 	}
+	if _, err := parseList(strings.NewReader(`{"kind":"NodeList"}`), usualPrefix, nil); !errors.Is(err, errNotProtobuf) {
+		t.Errorf("a list in JSON: %v", err)
+	}
+	reset := errors.New("reset by peer")
+	if _, err := parseList(iotest.ErrReader(reset), usualPrefix, nil); !errors.Is(err, reset) || errors.Is(err, errNotProtobuf) {
+		t.Errorf("a broken connection: %v", err)
+	}
 }
 
 func TestReadEvents(t *testing.T) {
@@ -248,8 +262,24 @@ func TestReadEvents(t *testing.T) {
 	if _, err = r.Event(usualPrefix); err != io.EOF {
 		t.Error(err)
 	}
-	if _, err = newWatchReader(bytes.NewReader(stream[:20])).Event(usualPrefix); err == nil || err == io.EOF {
-		t.Errorf("half a frame: %v", err)
+	for _, end := range []int{1, 4, 20} { // within the length, behind it, within the WatchEvent
+		if _, err = newWatchReader(bytes.NewReader(stream[:end])).Event(usualPrefix); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%d bytes of a frame: %v", end, err)
+		}
+	}
+	bookmark := kubetest.Encode(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7"}}, "PartialObjectMetadata")
+	if e, err = newWatchReader(bytes.NewReader(kubetest.Frame(t, "BOOKMARK", bookmark))).Event(usualPrefix); err != nil || e.Node.Version != "7" {
+		t.Errorf("a bookmark: %+v, %v", e, err)
+	}
+	for name, frame := range map[string][]byte{
+		"an empty frame": {0, 0, 0, 0}, "no type": kubetest.Frame(t, "", bookmark), "no bytes of an object": kubetest.Frame(t, "MODIFIED", nil),
+		"no object": []byte("\x00\x00\x00\x07\x0a\x05ERROR"), "a Node without a name": kubetest.Frame(t, "MODIFIED", bookmark),
+		// The object's bytes are whole, and a field after them is cut off.
+		"a broken object": []byte("\x00\x00\x00\x13\x0a\x05ERROR\x12\x0a\x0a\x06k8s\x00\x12\x00\x12\x05"),
+	} {
+		if e, err := newWatchReader(bytes.NewReader(frame)).Event(usualPrefix); err == nil {
+			t.Errorf("%s became %+v", name, e)
+		}
 	}
 }
 
