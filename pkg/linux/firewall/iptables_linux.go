@@ -43,7 +43,7 @@ type iptablesPlace struct {
 	suffix  string // of the command's name: "-nft", "-legacy" or ""
 	variant variant
 	table   string // "nat" or "filter"
-	// translations are our chains as last read or written, by name; see readOwn.
+	// translations are our chains, by name, as last read or written: as in the kernel and as arguments of iptables.
 	translations map[string]translation
 }
 
@@ -66,7 +66,8 @@ func inTable(chains []firewall.Chain, table string) []firewall.Chain {
 
 // digest implements place. It asks the kernel directly, which is far cheaper than starting iptables on a host with many
 // rules. In the nft variant it covers our chains and the jumps to them, but not the rules of others around the jumps: a
-// jump is never moved because of these. In the legacy variant it covers the whole table.
+// jump is not moved because of these, except right after its insertion (sync). In the legacy variant it covers the whole
+// table. 0: unknown.
 func (p *iptablesPlace) digest() uint64 {
 	if p.variant == variantLegacy {
 		return p.legacyDigest()
@@ -87,7 +88,7 @@ func (p *iptablesPlace) digest() uint64 {
 	return h.Sum64()
 }
 
-// legacyDigest is digest in the legacy variant.
+// legacyDigest is digest in the legacy variant. 0: unknown.
 func (p *iptablesPlace) legacyDigest() uint64 {
 	there, err := p.tableLoaded(p.table)
 	if err != nil {
@@ -166,13 +167,13 @@ func (p *iptablesPlace) sync(ctx context.Context, want []firewall.Chain) (change
 			return 0, err
 		}
 	}
-	var numbered map[string][]string // of the last write: see change
+	var numbered map[string][]string // of the change written last
 	for range 3 {
 		have, readErr := p.read(ctx, want)
 		if readErr != nil {
-			return 0, readErr
+			return changed, readErr
 		}
-		for chain, behind := range numbered { // was the position still right?
+		for chain, behind := range numbered { // was the position still right? If not, planChange moves the jump
 			h := have.entry(chain)
 			h.misplaced = misplaced(h.parent, behind)
 		}
@@ -190,7 +191,7 @@ func (p *iptablesPlace) sync(ctx context.Context, want []firewall.Chain) (change
 			continue // to see whether the jump is where it was to be
 		}
 		if p.isInterrupted(err) || ctx.Err() != nil || isTransient(err) { // says nothing about the rules: not errRefused
-			return 0, fmt.Errorf("write rules: %w", err)
+			return changed, fmt.Errorf("write rules: %w", err)
 		}
 		err = fmt.Errorf("write rules: %w: %w: %s", errRefused, err, extensionAdvice(err.Error()))
 	}
@@ -209,7 +210,8 @@ func (p *iptablesPlace) isInterrupted(err error) bool {
 	return killed || p.variant == variantLegacy && exit.ExitCode() == exitLocked
 }
 
-// write executes a change: the deletions by handle that come first, the script as one transaction, and the other deletions.
+// write executes a change: the deletions by handle of jumps to chains that the script deletes (before), the script as one
+// transaction, and those of jumps that the script has replaced (after).
 func (p *iptablesPlace) write(ctx context.Context, c change) error {
 	if err := p.deleteRules(c.before); err != nil {
 		return err

@@ -59,7 +59,7 @@ func (f *Firewall) syncPlace(ctx context.Context, s *placeState) (int, error) {
 		}
 		return n, nil
 	}
-	return 0, err // of the first sync: none of the parts was the reason
+	return n, err // of the first sync: none of the parts was the reason
 }
 
 // extensions finds the name of an extension in what iptables says if iptables or the kernel lacks it:

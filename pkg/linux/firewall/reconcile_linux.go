@@ -37,12 +37,12 @@ func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) 
 	}
 	n, err := f.syncPlace(ctx, s)
 	if err != nil && ctx.Err() != nil {
-		return 0, err // we are shutting down: no reason for a backoff
+		return n, err // we are shutting down: no reason for a backoff
 	}
 	if err != nil {
 		s.syncedDigest = 0
 		s.retry.Fail(err)
-		return 0, err
+		return n, err
 	}
 	s.retry.Clear()
 	s.needsCheck, s.syncedDigest = false, digest
