@@ -8,11 +8,12 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// trial decides when rules may drop: not before they have found no packet for Config.Trial
-// that claims to be from a pod of a peer. The kernel counts such packets; samples
-// only describe them, since a flood of others leaves none of a peer. A restart of the
-// daemon continues where the rules in the kernel are: if these drop, so do those of the new run.
-// All of this but FoundOfPeer runs on the loop's goroutine.
+// trial decides when rules may drop: when for Config.Trial they have found no packet whose
+// inner source is in a peer's subnet ("claims to be from a peer's pod"). The kernel counts these
+// packets (claimed). Samples only describe them: in a flood of other packets, the kernel may
+// have no room for a sample of a peer's. A restart of the daemon continues where the rules in the
+// kernel are: if these drop, so do those of the new run. All of this but FoundOfPeer runs on the
+// loop's goroutine.
 //
 //	state    cause                                             next     action
 //	none     Apply with Enforce                                running  the rules count
@@ -46,8 +47,10 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	found, known := g.claims()
 	switch {
 	case t.began.IsZero(), g.config == nil: // rules that are not in force find nothing
-		t.began, t.quiet, t.found = now, now, found
-	case !known || found != t.found: // != and not >: counters may start anew
+		t.began, t.quiet, t.found, t.last = now, now, found, ""
+	case !known: // there may have been a packet: the next reading shows it
+		t.quiet = now
+	case found != t.found: // != and not >: counters may start anew
 		t.quiet, t.found, t.last = now, found, "unknown" // unless a sample describes the packet
 	}
 	if last, text := g.samples.ofPeer(); last.After(t.began) {

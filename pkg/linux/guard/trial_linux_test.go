@@ -67,6 +67,56 @@ func TestTrialBesideFlood(t *testing.T) {
 	})
 }
 
+// Counters that cannot be read for a while delay the trial until they are, and are no packet. A trial that begins anew does not
+// wait for the packet of the earlier one.
+func TestTrialCountersUnread(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l, c, faults := newLink(t), Config{Outer: overVXLAN, Enforce: true, Trial: time.Hour}, nstest.NewFaults(t)
+		g := l.guard(paths...)
+		l.apply(g, c)
+		began := time.Now()
+		look := func(after time.Duration, failing bool) (enforces bool, last string) {
+			if failing {
+				faults.Fail(1, unix.ENOBUFS)
+			}
+			enforces = g.mayEnforce(c, began.Add(after))
+			faults.Fail(0, 0)
+			return enforces, g.trial.last
+		}
+		if _, last := look(time.Minute, true); last != "" {
+			t.Errorf("counters were not read, and this was found: %s", last)
+		}
+		l.send(c.outer(said{from: "192.0.2.97", inside: "10.5.2.7"})[0])
+		eventually.Nil(t, "the packet is counted", func() error {
+			if n, known := g.claims(); n != 1 || !known {
+				return fmt.Errorf("%d packets are counted, known: %t", n, known)
+			}
+			return nil
+		})
+		if _, last := look(2*time.Minute, false); last == "" {
+			t.Error("the packet was not noticed")
+		}
+		_, _ = look(3*time.Minute, true)
+		_, _ = look(4*time.Minute, false)
+		if enforces, _ := look(62*time.Minute, false); enforces {
+			t.Error("it enforces less than an hour after the counters were not read")
+		}
+		g.config = nil // as after a failed write
+		if _, last := look(62*time.Minute, false); last != "" {
+			t.Errorf("a new trial waits for an earlier packet: %s", last)
+		}
+		g.config = completed(c)
+		_, _ = look(63*time.Minute, true)
+		_, _ = look(64*time.Minute, false)
+		if enforces, _ := look(123*time.Minute, false); !enforces {
+			t.Error("it does not enforce an hour after the counters were not read")
+		}
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // A trial looks for packets long before it could end.
 func TestTrialLooksOften(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
