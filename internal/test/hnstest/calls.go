@@ -69,8 +69,8 @@ func (m *Machine) Networks() (all []json.RawMessage, err error) {
 	return all, nil
 }
 
-// OlderNetworks returns the networks that v1 lists.
-func (m *Machine) OlderNetworks() (all []hns.Network, err error) {
+// NetworksV1 returns the networks that v1 lists.
+func (m *Machine) NetworksV1() (all []hns.Network, err error) {
 	var networks []api.NetworkV1
 	if err := m.callV1("GET", "/networks/", "", &networks); err != nil {
 		return nil, err
@@ -81,8 +81,8 @@ func (m *Machine) OlderNetworks() (all []hns.Network, err error) {
 	return all, nil
 }
 
-// DeleteOlderNetwork deletes a network by v1.
-func (m *Machine) DeleteOlderNetwork(id string) error {
+// DeleteNetworkV1 deletes a network by v1.
+func (m *Machine) DeleteNetworkV1(id string) error {
 	return m.callV1("DELETE", "/networks/"+id, "", &api.NetworkV1{})
 }
 

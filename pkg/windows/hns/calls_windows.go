@@ -37,7 +37,7 @@ func Open() (Calls, error) {
 	return &service{dll: windows.NewLazySystemDLL("computenetwork.dll")}, nil
 }
 
-func (*service) OlderNetworks() (all []Network, err error) {
+func (*service) NetworksV1() (all []Network, err error) {
 	networks, err := hcsshim.HNSListNetworkRequest("GET", "", "")
 	for _, n := range networks {
 		all = append(all, Network{ID: n.Id, Name: n.Name, Type: n.Type})
@@ -45,7 +45,7 @@ func (*service) OlderNetworks() (all []Network, err error) {
 	return all, translate(err)
 }
 
-func (*service) DeleteOlderNetwork(id string) error {
+func (*service) DeleteNetworkV1(id string) error {
 	_, err := hcsshim.HNSNetworkRequest("DELETE", id, "")
 	return translate(err)
 }
@@ -97,9 +97,10 @@ func (*service) CreateEndpointV1(network, name string, ips []netip.Prefix) (stri
 }
 
 // AttachHost implements Calls. A refusal has no code in hcsshim, only a text in the user's language. Therefore the state
-// of the endpoint is read after it, to find out whether the endpoint is already attached or does not exist.
+// of the endpoint is read after it, to find out whether the endpoint is already attached or does not exist. One that is
+// attached to a container counts as attached, too: the older API does not name the compartment.
 func (s *service) AttachHost(endpoint string) error {
-	if err := s.require("HcnOpenEndpoint"); err != nil {
+	if err := s.require("HcnOpenEndpoint"); err != nil { // for s.Endpoint after a refusal
 		return err
 	}
 	refused := (&hcsshim.HNSEndpoint{Id: endpoint}).HostAttach(hostCompartment)
@@ -126,9 +127,6 @@ func (s *service) EndpointUse(id string) (Use, error) {
 // translate converts an error of hcsshim to an *Error with its code. Errors without a code, such as most of the older
 // API, are returned unchanged.
 func translate(err error) error {
-	if errors.As(err, new(hcn.EndpointNotFoundError)) {
-		return &Error{Call: "hcnEnumerateEndpoints", Code: EndpointNotFound}
-	}
 	var cause error
 	// The type of the inner error is not exported by hcsshim, and neither type has a method Unwrap.
 	var outer *hcn.HcnError

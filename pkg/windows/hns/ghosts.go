@@ -17,7 +17,7 @@ func (c *Client) Ghosts(ctx context.Context) ([]Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	older, err := query(ctx, c, "list networks by the older API", c.calls.OlderNetworks)
+	older, err := query(ctx, c, "list networks by the older API", c.calls.NetworksV1)
 	if err != nil {
 		return nil, err
 	}
@@ -36,5 +36,5 @@ func (c *Client) Ghosts(ctx context.Context) ([]Network, error) {
 
 // DeleteGhost deletes a network that Ghosts returned, by the older API.
 func (c *Client) DeleteGhost(ctx context.Context, id string) error {
-	return c.change(ctx, "delete network "+id+" by the older API", func() error { return c.calls.DeleteOlderNetwork(id) })
+	return c.change(ctx, "delete network "+id+" by the older API", func() error { return c.calls.DeleteNetworkV1(id) })
 }

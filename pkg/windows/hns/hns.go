@@ -27,11 +27,11 @@ type Calls interface {
 	Version() (Version, error)
 	// Networks returns all networks.
 	Networks() ([]json.RawMessage, error)
-	// OlderNetworks returns the networks that the older API (v1) lists, with ID, Name and Type. Networks may
+	// NetworksV1 returns the networks that the older API (v1) lists, with ID, Name and Type. Networks may
 	// lack some of them.
-	OlderNetworks() ([]Network, error)
-	// DeleteOlderNetwork deletes a network by the older API.
-	DeleteOlderNetwork(id string) error
+	NetworksV1() ([]Network, error)
+	// DeleteNetworkV1 deletes a network by the older API.
+	DeleteNetworkV1(id string) error
 	// CreateNetwork returns the network as HNS made it.
 	CreateNetwork(document json.RawMessage) (json.RawMessage, error)
 	DeleteNetwork(id string) error
