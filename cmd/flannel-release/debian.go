@@ -27,7 +27,8 @@ import (
 )
 
 // pins are the packages of Debian in the image, with everything that they depend on, for each architecture of Go.
-// They are the content of debian.json, or of the list for the images of Kubernetes' tests (--pins).
+// They are the content of debian.json, or of conformance.json, for the images of the pods that Kubernetes' end-to-end
+// tests start (--pins).
 type pins struct {
 	Suite    string
 	Snapshot string // time of the archive from which they were chosen; snapshot.debian.org keeps it
@@ -228,7 +229,7 @@ func unpackPins(ctx context.Context, file, cache, dir string) error {
 	return nil
 }
 
-// write makes the entry below a directory. A directory may exist.
+// write makes the entry below a directory. A directory may exist, as packages share them, but no link.
 func (e entry) write(dir string) error {
 	name := filepath.Join(dir, e.name)
 	if e.mode.IsDir() {
@@ -246,7 +247,7 @@ func (e entry) write(dir string) error {
 // fetch downloads a package from the mirror, which has the latest versions, or else from the archive of all versions.
 func (p *pins) fetch(ctx context.Context, pkg debianPackage, cache string) error {
 	var failed error
-	// Without TLS, the checksum, which verify compares, still protects the package.
+	// http is enough, as the checksum, which verify compares, protects the package.
 	for _, base := range []string{mirror + pkg.Archive, "http://snapshot.debian.org/archive/" + pkg.Archive + "/" + p.Snapshot} {
 		data, err := download(ctx, base+"/"+(&url.URL{Path: pkg.Path}).EscapedPath())
 		if err == nil {
@@ -313,7 +314,7 @@ func useless(name string) bool {
 }
 
 // debianRoot returns the files of packages in the cache, unpacked without running their scripts, and what the scripts
-// would have made.
+// would have made. A directory is there once for each package that has it (see sorted).
 func debianRoot(packages []debianPackage, cache string) ([]entry, error) {
 	var all []entry
 	for _, p := range packages {
@@ -360,14 +361,6 @@ func unpack(deb []byte) ([]entry, error) {
 	}
 }
 
-// merged returns the name in a system where /bin, /lib and the like are links into /usr, as in Debian since 12.
-func merged(name string) string {
-	if top, _, below := strings.Cut(name, "/"); below && slices.Contains([]string{"bin", "sbin", "lib", "lib64"}, top) {
-		return "usr/" + name
-	}
-	return name
-}
-
 func untar(r io.Reader) (all []entry, err error) {
 	for t := tar.NewReader(r); ; {
 		h, err := t.Next()
@@ -377,7 +370,7 @@ func untar(r io.Reader) (all []entry, err error) {
 		if err != nil {
 			return nil, err
 		}
-		e := entry{name: merged(strings.Trim(path.Clean("/"+h.Name), "/")), mode: h.FileInfo().Mode(), link: h.Linkname} // names begin with ./
+		e := entry{name: strings.Trim(path.Clean("/"+h.Name), "/"), mode: h.FileInfo().Mode(), link: h.Linkname} // names begin with ./
 		if e.name == "" || useless(e.name) {
 			continue
 		}
