@@ -16,7 +16,7 @@ import (
 )
 
 // udpTraits has flannel's port, and what the tunnel adds to a packet. All nodes use one port: a
-// node sends to the peers' ports from its own, and a lease has none.
+// lease contains no port, so a node sends to its own port number.
 var udpTraits = dataplane.TraitsOf(dataplane.TUN{})
 
 // parseUDP implements Kind.Parse. Its message is for a Windows node that reads this
@@ -43,9 +43,9 @@ type udp struct {
 func (u udp) MTU() int { return u.Underlay.MTU - udpTraits.Overhead(false) }
 
 // Wire returns Untyped true: flannel's leases for udp have no BackendType, and
-// neither have ours. Paths and Echo: there are paths, and the peer's kernel answers
-// pings to its TUN device. A packet has three hops to the peer's kernel, because
-// the forwarders of both nodes lower its hop limit, too.
+// neither have ours. Paths is true because the method Paths makes some, and Echo because
+// the peer's kernel answers pings to the address of its TUN device. A packet has three hops
+// to the peer's kernel, because the forwarders of both nodes lower its hop limit, too.
 func (u udp) Wire() Wire {
 	return Wire{Name: fmt.Sprintf("udp, port %d", u.port), Paths: true, Echo: true, Hops: 3, Untyped: true}
 }

@@ -23,7 +23,7 @@ func doctorCommand(c *call) func(context.Context) int {
 	c.jsonFlag("print one JSON document: a list of checks with verdict, findings and fix")
 	all := c.flags.Bool("v", false, "list all checks, not only those with a problem or an unknown result")
 	bundlePath := c.flags.String("bundle", "", "also write what a maintainer needs, without secrets, into this `file` (.tar.gz); -: to standard output, and the results to standard error")
-	look := c.probeOptions()
+	look := c.probeOptions() // the daemon's flags, such as --subnet-file, are parsed already (see call)
 	c.flags.StringVar(&look.Peer, "peer", "", "test the way to this `peer` (its name, a subnet or an address), and not to some that are chosen; only on Linux")
 	c.flags.StringVar(&look.ConfDir, "cni-conf-dir", "", "`directory` of CNI configurations; default: where containerd looks, see cni-dirs")
 	binDir := c.flags.String("cni-bin-dir", "", "`directory` of CNI plugins; default: where containerd looks, see cni-dirs")
@@ -31,8 +31,9 @@ func doctorCommand(c *call) func(context.Context) int {
 	timeout := c.limitFlag("timeout", 5*time.Second, "time limit of each probe; what takes longer is unknown")
 	return func(ctx context.Context) int {
 		asking, cancel := context.WithTimeout(ctx, *timeout) // for the two questions to the daemon
-		// askSettings makes the daemon's store that of c.options, unless flags name one. onBehalf: the
-		// daemon must ask the API server, as this command has no credentials.
+		// The daemon's answer is not needed here: askSettings also copies it into c.options, except where
+		// flags of this command say otherwise. onBehalf: the daemon must ask the API server, as this
+		// command has no credentials.
 		_, onBehalf := c.askSettings(asking)
 		err := checkPeer(asking, look)
 		cancel()
@@ -115,7 +116,8 @@ func (o *options) store() probe.Store {
 }
 
 // probeOptions returns the options of the probe, except for the store, which the
-// daemon is asked for, and those set by the command's own flags.
+// daemon is asked for, and those set by the command's own flags. See probe.Options for what
+// each is.
 func (o *options) probeOptions() probe.Options {
 	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: node.VIPFile(o.SubnetFile), JournalFile: node.JournalFile(o.SubnetFile),
 		Commands: commandNames(), Underlay: anyUnderlay}

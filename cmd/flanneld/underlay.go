@@ -29,7 +29,7 @@ func newUnderlay(ctx context.Context, o underlay.Options, log *slog.Logger) (*ma
 	return &machineUnderlay{options: o, read: readUnderlay, changes: changes, log: log}, err
 }
 
-// anyUnderlay reads the interfaces without the user's flags.
+// anyUnderlay reads the interfaces without the user's flags, for commands that choose none of them.
 func anyUnderlay() (underlay.Snapshot, error) { return readUnderlay(underlay.Options{}) }
 
 // Changes implements daemon.Underlay.

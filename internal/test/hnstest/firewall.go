@@ -13,7 +13,8 @@ type firewall struct {
 	rules []hns.FirewallRule // for inbound packets
 }
 
-// The methods of hns.Firewall. The log has them by the names of Windows' COM interfaces.
+// The methods of hns.Firewall. The log has them by the names of Windows' COM interfaces. The third argument of m.call
+// says whether they change something.
 
 // FirewallProfiles returns the active profiles. See Knobs.FirewallOff and
 // FirewallBlocksAll.

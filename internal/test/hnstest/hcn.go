@@ -52,7 +52,7 @@ func (m *Machine) enumerate(k api.Kind, query string) (string, hns.Code) {
 	}
 	if k == api.NetworkKind {
 		for _, n := range m.networks {
-			if !n.ghost {
+			if !n.ghost { // only the older API lists a ghost
 				add(n.id, n.Name, "")
 			}
 		}
@@ -109,7 +109,7 @@ func (m *Machine) modify(k api.Kind, id, request string) hns.Code {
 	return m.modifyObject(k, m.object(k, id), []byte(request))
 }
 
-// properties returns the document of an object, which exists, for a query.
+// properties returns the document of an object, which exists, as a query of its properties does.
 func (m *Machine) properties(k api.Kind, id string) any {
 	if k == api.NetworkKind {
 		return m.networkProperties(m.network(id))

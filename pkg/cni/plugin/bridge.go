@@ -66,7 +66,8 @@ func (b *formerBridge) addresses4() (all []netip.Prefix) {
 // maxPods is how many pods an error names.
 const maxPods = 5
 
-// err returns an error that names the pods of other subnets and what to do.
+// err returns an error that names the pods of other subnets and what to do. STATUS has the code
+// errNotAvailable, and ADD (explainBridge) errFormerBridge.
 func (b *formerBridge) err(code uint, c *conf, d delegate) *types.Error {
 	pods := formerPods(c, d)
 	text := "no pod of an earlier subnet is known"
@@ -85,7 +86,8 @@ func (b *formerBridge) err(code uint, c *conf, d delegate) *types.Error {
 }
 
 // explainBridge adds to an error of ADD that the bridge has an address of another subnet,
-// if it has.
+// if it has. It replaces the code of the error, on which no runtime acts, and keeps its text
+// with the details.
 func explainBridge(failed error, c *conf, d delegate) error {
 	b := findFormerBridge(d)
 	if b == nil {

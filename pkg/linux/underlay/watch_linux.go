@@ -16,7 +16,7 @@ import (
 // Watch returns a channel that receives a value when the result of Read may have
 // changed: one value for any number of changes, and none after ctx has ended. It is
 // never closed. Every change after the return of Watch causes a value, except those that
-// fewRoutes drops. Watch subscribes in the network namespace of the calling goroutine's thread.
+// fewRoutes and ignoredLinks drop. Watch subscribes in the network namespace of the calling goroutine's thread.
 // The daemon's loop receives from the channel (Underlay.Changes), and then calls Read.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	events := make(chan struct{}, 1)
@@ -40,14 +40,15 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 		return nil, fmt.Errorf("watch interfaces: %w", err)
 	}
 	context.AfterFunc(ctx, func() { _ = l.Close() }) // no error is possible: it is open
-	return underlay.Coalesce(ctx, events), nil       // one value for many events
+	return underlay.Coalesce(ctx, events), nil       // one value for a burst of them, also if they are received one by one
 }
 
 // fewRoutes returns a socket filter (classic BPF) that drops notifications about most routes, so
 // that a route for each peer does not wake us. It drops flanneld's own routes, and passes the default
 // routes of others and their on-link routes: those with scope link or, as IPv6 has no scopes, with an
-// interface and without a gateway. An IPv6 route without an interface has several hops (relevant ignores
-// such a route, too) or a nexthop object, see route.direct. fewRoutes passes all that is not about routes.
+// interface and without a gateway. An IPv6 route whose message names no interface has several hops, or only
+// the ID of a nexthop object: relevant would ignore it, too (route.direct). fewRoutes passes all that is not
+// about routes.
 func fewRoutes() []unix.SockFilter {
 	const ( // offsets in a message
 		kind       = 4 // nlmsg_type
@@ -116,7 +117,8 @@ func (ignored ignoredLinks) concerns(kind uint16, body []byte) bool {
 			return !known
 		}
 		// A pod's interface is created before it becomes a port of the bridge, so the
-		// first message about it causes a notification, and later ones do not.
+		// first message about it causes a notification, and later ones do not. Read
+		// returns the same before and after an interface becomes a port.
 		if cannotBeUnderlay(body[unix.SizeofIfInfomsg:]) {
 			ignored[index] = true
 			return false
@@ -133,7 +135,8 @@ func (ignored ignoredLinks) concerns(kind uint16, body []byte) bool {
 		return !ignored[int32(a.Index)] || a.Scope < unix.RT_SCOPE_LINK
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		r, ok := relevant(body)
-		// Networks on the link of an ignored interface do not count. A default route may have further hops.
+		// Networks on the link of an ignored interface do not count. A default route may have further hops;
+		// others have exactly one (relevant).
 		return ok && (r.dst.Bits() == 0 || !ignored[int32(r.hops[0].index)])
 	}
 	return false
