@@ -305,18 +305,21 @@ WINDOWS := GOOS=windows $(GO) $(TEST) -overlay bin/wine/overlay.json -exec '$(CU
 LIGHT := ./backend ./cmd/flannel $(addprefix ./internal/test/,eventually filetest hnstest/... logtest managertest nettest) ./pkg/... ./subnet
 HEAVY := ./cmd/flanneld
 
-# A run has Wine to itself: it installs services, and stops Wine at its end. The lock is that of the directory, whose
-# programs no other tree has.
+# A run has Wine to itself: it installs services, and stops Wine before, in case an earlier run failed, and at its end.
+# Others that run programs under Wine have a copy of its prefix: the lab, the tests of hnstest/wine, and make stress. The
+# lock is that of the directory, whose programs no other tree has. Who holds it runs make with an empty WINE_LOCK.
+WINE_LOCK = flock --close bin
 test-windows: ## run the tests for Windows under Wine; of one package: LIGHT=./pkg/windows/hns HEAVY=
 	@mkdir -p bin
 	@flock --nonblock bin true || echo 'make test-windows: waiting for another one in this tree, with which it would share Wine'
-	@flock --close bin $(MAKE) --no-print-directory test-windows-alone
+	@$(WINE_LOCK) $(MAKE) --no-print-directory WINE_LOCK= test-windows-alone
 
 .PHONY: test-windows-alone
 test-windows-alone: wine
+	@dist/wine.sh stop
 	$(if $(LIGHT),CGO_ENABLED=1 CC=x86_64-w64-mingw32-gcc-win32 $(WINDOWS) -race $(LIGHT))
 	$(if $(HEAVY),CGO_ENABLED=0 $(WINDOWS) $(HEAVY))
-	$(if $(PLAN),,@dist/wine.sh stop)
+	@dist/wine.sh stop
 
 # Not a part of make test, because building kube-proxy for Windows takes minutes and no other test needs it.
 # There is no release yet: the commit before the first one would have been made.
@@ -340,7 +343,6 @@ test-kube-proxy: ## test Windows' real kube-proxy beside flanneld.exe under Wine
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory -j2 build tools wine cross-windows-amd64 bin/kube bin/kube-proxy.exe
 	cd $(LAB) && $(GO) test -count=1 -v -timeout 2h -tags kubeproxy -run '^TestKubeProxy' ./e2e
-	@[ ! -e bin/wine/used ] || dist/wine.sh stop
 
 wine: bin/wine/run bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## set up Wine and the CNI plugins for Windows, for tests
 	GOOS=windows GOARCH=amd64 $(GO) build -overlay bin/wine/overlay.json $(RELEASE) -o bin/cni/flannel.exe ./cmd/flannel
@@ -360,10 +362,12 @@ test-lint:
 
 # The tests of hnstest/wine run programs under Wine.
 test-race test-packages: build tools bin/image/start $(if $(filter ./internal/test/hnstest/wine,$(PLAN_RACE) $(PLAN_PLAIN)),wine)
+need_plan = $(if $(PLAN),,$(error run make test or make changed))
 test-race:
+	$(need_plan)
 	$(if $(filter-out $(PLAN_KUBE),$(PLAN_RACE)),$(RACE) $(filter-out $(PLAN_KUBE),$(PLAN_RACE)))
 test-packages:
-	$(if $(PLAN),,$(error run make test or make changed))
+	$(need_plan)
 	$(if $(filter-out $(PLAN_KUBE),$(PLAN_PLAIN)),$(GO) $(TEST) $(filter-out $(PLAN_KUBE),$(PLAN_PLAIN)))
 
 test-wine: $(if $(plan_wine),build tools wine)
@@ -389,10 +393,9 @@ test-machine: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
 		WHEN_IDLE=$(CURDIR)/bin/tests/idle nice -n -10 dist/kernels.sh $$series all && echo $$series >bin/tests/series ;; \
 	esac
 
-# Tells test-machine that the others have ended. Wine is stopped here, since tests of several of them use it.
+# Tells test-machine that the others have ended.
 test-idle: test-nodes test-lint test-race test-packages test-wine test-packages-of-kubernetes test-other-systems
 	@mkdir -p bin/tests && touch bin/tests/idle
-	@[ ! -e bin/wine/used ] || dist/wine.sh stop
 
 test-other-systems: $(if $(PLAN_SYSTEMS),build tools)
 	@$(if $(PLAN_SYSTEMS),$(MAKE) --no-print-directory test-emulated test-words)
@@ -534,7 +537,7 @@ bin/image/start: dist/image.sh $(PINS)
 bin/.wine-$(WINE_HASH):
 	$(call stamp,wine)
 bin/wine/run: bin/.wine-$(WINE_HASH)
-	dist/wine.sh
+	$(WINE_LOCK) dist/wine.sh
 
 bin/.picture-$(PICTURE_HASH):
 	$(call stamp,picture)

@@ -5,6 +5,11 @@ set -eu
 
 # One test program: dist/stress.sh one NUMBER, in the folder of the package.
 if [ "${1:-}" = one ]; then
+	# Programs side by side do not share a Wine: tests install services of the same name.
+	if [ -n "$EXE" ]; then
+		export WINEPREFIX="$OUT.wine/$SLOT"
+		[ -e "$WINEPREFIX" ] || cp -a "${RUNNER%/test}/prefix" "$WINEPREFIX"
+	fi
 	# The limit is for a test that hangs, on any machine: it prints the stacks of all goroutines.
 	$RUNNER "$OUT/program$EXE" -test.run="${RUN:-.}" -test.count="$REPEAT" -test.shuffle=on -test.parallel=4 -test.timeout=2h >"$OUT/$2" 2>&1 &&
 		! grep -q 'no tests to run' "$OUT/$2" && rm "$OUT/$2" && exit
@@ -44,15 +49,22 @@ OUT=$PWD/bin/stress/$(echo "${PACKAGE#./}" | tr / -)
 script=$PWD/dist/stress.sh
 export CGO_ENABLED RUN REPEAT OUT RUNNER EXE
 
-rm -rf "$OUT"
-mkdir -p "$OUT"
+rm -rf "$OUT" "$OUT.wine"
+mkdir -p "$OUT" "$OUT.wine"
 cd "$PACKAGE"
 # shellcheck disable=SC2086 # a list of words
 $GO test -vet=off $race -c -o "$OUT/program$EXE" .
 
 busy=''
-# shellcheck disable=SC2086 # a list of processes
-trap '[ -z "$busy" ] || kill $busy' EXIT
+end() {
+	# shellcheck disable=SC2086 # a list of processes
+	[ -z "$busy" ] || kill $busy
+	for prefix in "$OUT.wine"/*; do
+		[ ! -e "$prefix" ] || "${script%/*}/wine.sh" stop "$prefix"
+	done
+	rm -rf "$OUT.wine"
+}
+trap end EXIT
 trap 'exit 130' INT TERM
 if [ -n "$LOAD" ]; then
 	for _ in $(seq $((2 * $(nproc)))); do
@@ -62,7 +74,7 @@ if [ -n "$LOAD" ]; then
 fi
 
 programs=$(((COUNT + REPEAT - 1) / REPEAT))
-seq "$programs" | xargs -P "$JOBS" -I '{}' sh "$script" one '{}' || true
+seq "$programs" | xargs -P "$JOBS" --process-slot-var=SLOT -I '{}' sh "$script" one '{}' || true
 rm "$OUT/program$EXE"
 
 failed=$(find "$OUT" -type f | wc -l)

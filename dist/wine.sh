@@ -2,12 +2,12 @@
 # Creates bin/wine: a Wine whose HNS and IP stack are those of the simulated Windows machine (internal/test/hnstest/wine).
 #
 #   prefix        the Wine prefix, with our DLLs; nothing runs in it, so that it can be copied at any time
-#   used          a copy, for tests of packages
+#   used          a copy, for make test-windows; other tests make copies of their own
 #   overlay.json  for go build and go test: replaces files of the standard library that call what Wine lacks
 #   run           runs a Windows program (go test -exec $PWD/bin/wine/run); FLANNEL_HNS is the address of the machine
 #   test          the same for a test program; starts it once more if Wine has ended it
 #
-# `wine.sh stop` ends the processes that Wine left running for the copy.
+# `wine.sh stop [PREFIX]` ends the processes that Wine left running for a copy: used, or another one.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -25,7 +25,7 @@ export WINEPREFIX="$wine/prefix" WINEARCH=win64 WINEDEBUG=-all DISPLAY=
 export WINEDLLOVERRIDES='mscoree,mshtml=;iphlpapi,dhcpcsvc,computenetwork,vmcompute,bcryptprimitives,hnetcfg,netprofm=n,b'
 
 if [ "${1:-}" = stop ]; then
-	WINEPREFIX=$wine/used
+	WINEPREFIX=${2:-$wine/used}
 	# It fails if no wineserver runs.
 	"$wineserver" -k 2>/dev/null || true
 	"$wineserver" -w

@@ -287,19 +287,28 @@ func (p *process) kill() error {
 
 // noneNamed returns an error if a process runs a program of this name.
 func noneNamed(name string) error {
+	ids, err := processesNamed(name)
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	return fmt.Errorf("%s runs already, as process %d, and flanneld did not start it: stop it first", name, ids[0])
+}
+
+// processesNamed returns the IDs of the processes that run a program of this name.
+func processesNamed(name string) (ids []uint32, err error) {
 	all, err := windows.CreateToolhelp32Snapshot(windows.TH32CS_SNAPPROCESS, 0)
 	if err != nil {
-		return os.NewSyscallError("CreateToolhelp32Snapshot", err)
+		return nil, os.NewSyscallError("CreateToolhelp32Snapshot", err)
 	}
 	defer windows.CloseHandle(all) //nolint:errcheck // only releases a handle
 	entry := windows.ProcessEntry32{Size: uint32(unsafe.Sizeof(windows.ProcessEntry32{}))}
 	for err = windows.Process32First(all, &entry); err == nil; err = windows.Process32Next(all, &entry) {
 		if strings.EqualFold(windows.UTF16ToString(entry.ExeFile[:]), name+".exe") {
-			return fmt.Errorf("%s runs already, as process %d, and flanneld did not start it: stop it first", name, entry.ProcessID)
+			ids = append(ids, entry.ProcessID)
 		}
 	}
 	if !errors.Is(err, windows.ERROR_NO_MORE_FILES) {
-		return os.NewSyscallError("Process32Next", err)
+		return nil, os.NewSyscallError("Process32Next", err)
 	}
-	return nil
+	return ids, nil
 }

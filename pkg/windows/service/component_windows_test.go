@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -75,12 +76,30 @@ func newComponents(t *testing.T) (Components, Component, *strings.Builder) {
 		if err := c.Stop(context.Background(), testedName); err != nil {
 			t.Error(err)
 		}
+		killTested(t) // a service that is starting does not stop
 		if err := c.RemoveService(testedName); err != nil {
 			t.Error(err)
 		}
 		t.Log(out)
 	})
 	return c, what, out
+}
+
+// killTested ends the processes that still run the component.
+func killTested(t *testing.T) {
+	t.Helper()
+	ids, err := processesNamed(testedName)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, id := range ids {
+		p, err := openProcess(id)
+		if err != nil { // it has ended
+			continue
+		}
+		_ = p.kill() // one that is ending may refuse
+		p.close()
+	}
 }
 
 // processOf is the process of a component that runs.
@@ -348,10 +367,7 @@ func TestServiceOfOthers(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if err := withService(testedName, windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error {
-			if err := stopService(context.Background(), s, stateWithin, out); err != nil {
-				return err
-			}
-			return s.Delete()
+			return errors.Join(stopService(context.Background(), s, stateWithin, out), s.Delete())
 		}); err != nil {
 			t.Error(err)
 		}

@@ -40,9 +40,10 @@ func TestHcsshim(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	prefix := ownPrefix(t)
 	run := func(args ...string) string {
 		cmd := exec.CommandContext(ctx, filepath.Join(dir, "run"), append([]string{program}, args...)...)
-		cmd.Env = append(os.Environ(), "FLANNEL_HNS="+addr)
+		cmd.Env = append(os.Environ(), prefix, "FLANNEL_HNS="+addr)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Errorf("%v: %v\n%s", args, err, out)

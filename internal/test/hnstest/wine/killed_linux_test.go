@@ -30,7 +30,8 @@ func TestKilledProgram(t *testing.T) {
 	}
 	// Once on a busy machine, Wine kept the connections of a killed program. A machine cannot
 	// know of such a kill. Other programs then tell, on another machine.
-	for try := 1; !closesHandles(t, program, time.Minute); try++ {
+	prefix := ownPrefix(t)
+	for try := 1; !closesHandles(t, prefix, program, time.Minute); try++ {
 		if t.Log("the connections of a killed program stay open"); try == 5 {
 			t.Fatal("nor are they closed for other programs")
 		}
@@ -39,7 +40,7 @@ func TestKilledProgram(t *testing.T) {
 
 // closesHandles starts two programs on a machine, kills one after the other, and reports whether
 // the handles of each are closed within the limit.
-func closesHandles(t *testing.T, program string, limit time.Duration) bool {
+func closesHandles(t *testing.T, prefix, program string, limit time.Duration) bool {
 	m := hnstest.NewFor(t)
 	addr := wine.Listen(t, m)
 	made, err := m.CreateNetwork(json.RawMessage(`{"Name":"nat","Type":"NAT","SchemaVersion":{"Major":2,"Minor":0}}`))
@@ -53,7 +54,7 @@ func closesHandles(t *testing.T, program string, limit time.Duration) bool {
 	start := func() *exec.Cmd {
 		t.Helper()
 		cmd := exec.Command(nettest.Tool(t, "wine/run"), program, network.ID)
-		cmd.Env = append(os.Environ(), "FLANNEL_HNS="+addr)
+		cmd.Env = append(os.Environ(), prefix, "FLANNEL_HNS="+addr)
 		_, err := cmd.StdinPipe() // the program ends with this pipe, however the test ends
 		out, err2 := cmd.StdoutPipe()
 		if err = errors.Join(err, err2); err == nil {

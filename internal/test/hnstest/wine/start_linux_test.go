@@ -12,6 +12,22 @@ import (
 	"flannel/internal/test/nettest"
 )
 
+// ownPrefix returns a variable for bin/wine/run: a copy of the prefix, which only this test uses. make test-windows stops the
+// Wine of the prefix that it uses.
+func ownPrefix(t *testing.T) string {
+	t.Helper()
+	prefix := filepath.Join(t.TempDir(), "prefix")
+	if out, err := exec.Command("cp", "-a", nettest.Tool(t, "wine/prefix"), prefix).CombinedOutput(); err != nil {
+		t.Fatalf("copy the Wine prefix: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command(filepath.Join(nettest.Root(t), "dist/wine.sh"), "stop", prefix).CombinedOutput(); err != nil {
+			t.Errorf("stop Wine: %v: %s", err, out)
+		}
+	})
+	return "WINEPREFIX=" + prefix
+}
+
 // Processes that are started at the same time have no connection but their own to Wine's
 // server. With the connection of another process, which ends before it runs, both its server
 // and whoever started it wait for ever.
@@ -24,6 +40,7 @@ func TestStartedAtTheSameTime(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	cmd := exec.Command(nettest.Tool(t, "wine/run"), program)
+	cmd.Env = append(os.Environ(), ownPrefix(t))
 	in, err := cmd.StdinPipe() // all processes end with this pipe, however the test ends
 	out, err2 := cmd.StdoutPipe()
 	if err = errors.Join(err, err2); err == nil {
