@@ -227,8 +227,10 @@ demo-svg: ## run the demo and renew its picture, Documentation/demo.svg
 # The commit to compare with, or a branch. Default: for `make changed` origin/main, or main; else the commit of .ci/green.
 BASE ?=
 plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' -kernel $(KERNEL_OF_COMMIT) >bin/plan.mk
-# $(1): how many of these run at once; the first ones start first.
-lanes = @rm -f bin/tests/idle && $(MAKE) --no-print-directory PLAN=bin/plan.mk -j$(1) \
+# $(1): how many of these run at once; the first ones start first. What the virtual machine needs is built before: on a new
+# machine the lanes build for half an hour, and make would start the longest of them after that.
+lanes = @rm -f bin/tests/idle && $(MAKE) --no-print-directory PLAN=bin/plan.mk -j2 test-machine-programs && \
+	$(MAKE) --no-print-directory PLAN=bin/plan.mk -j$(1) \
 	test-nodes test-machine test-lint test-race test-packages test-wine test-packages-of-kubernetes test-other-systems test-idle
 
 test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; some 30 minutes on two processors
@@ -355,7 +357,7 @@ RACE        := CGO_ENABLED=1 $(GO) $(TEST) -race
 PLAN_NODES  := $(filter-out -,$(PLAN_E2E))$(PLAN_LAB)
 plan_kube   := $(filter $(PLAN_KUBE),$(PLAN_RACE) $(PLAN_PLAIN))
 plan_wine   := $(filter $(WITH_WINE),$(PLAN_WINE))
-.PHONY: test-lint test-race test-packages test-wine test-packages-of-kubernetes test-other-systems test-nodes test-machine test-idle lint-kube
+.PHONY: test-lint test-race test-packages test-wine test-packages-of-kubernetes test-other-systems test-nodes test-machine test-machine-programs test-idle lint-kube
 
 test-lint:
 	@$(MAKE) --no-print-directory lint
@@ -386,7 +388,8 @@ test-nodes: $(if $(PLAN_NODES),build tools wine kube cross-windows-amd64 bin/pro
 
 # All tests of one kernel: which one is a matter of the commit, so that a run can be repeated. Not every system offers both.
 # It comes before the others, by its priority, which would be idle at the end: a virtual machine uses one processor only.
-test-machine: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
+test-machine-programs: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
+test-machine:
 	@case '$(PLAN_KERNEL)' in \
 	short) series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/kernels.sh $$series short && echo $(KERNEL_OF_COMMIT) >bin/tests/series ;; \
 	all) series=$(KERNEL_OF_COMMIT) && { dist/vm.sh fetch $$series || { series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series; }; } && \
