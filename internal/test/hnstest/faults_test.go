@@ -216,3 +216,18 @@ func TestUnregisterAfterTheEnd(t *testing.T) {
 	}
 	p.HNS("HcnUnregisterServiceCallback", number) // without a panic
 }
+
+// A program that has ended gets no events, not even those that it had not read when its registration ended.
+func TestNoEventsAfterTheProgram(t *testing.T) {
+	m := hnstest.NewFor(t)
+	p := m.Begin()
+	number, code := p.HNS("HcnRegisterServiceCallback", "")
+	if code != 0 {
+		t.Fatal(code)
+	}
+	m.Restart() // an event, and the end of the registration
+	p.End()
+	if event, code := p.Next(number); code == 0 {
+		t.Errorf("the program has ended, and gets the event %q", event)
+	}
+}

@@ -12,7 +12,9 @@ import (
 type listener struct {
 	next  int // index in Machine.events of the next one to look at
 	wants func(Event) bool
-	ended bool // unregistered, or HNS or the machine was restarted: Next returns what is in the list, and then removes the listener
+	// ended: unregistered, or HNS or the machine was restarted. Next returns what is in the list,
+	// unless the program has ended, and then removes the listener.
+	ended bool
 }
 
 // register answers the calls of HNS that register and unregister callbacks. A
@@ -49,9 +51,7 @@ func (p *Program) Notify(function, number string) (string, hns.Code) {
 // this call do not count. If the program has ended, the handle is not valid.
 func (p *Program) listen(owner string, wants func(Event) bool) string {
 	number := p.open(api.CallbackKind, owner)
-	if !p.ended {
-		p.m.listeners[number] = &listener{next: len(p.m.events), wants: wants}
-	}
+	p.m.listeners[number] = &listener{next: len(p.m.events), wants: wants}
 	return number
 }
 
@@ -76,7 +76,7 @@ func (p *Program) Next(number string) (string, hns.Code) {
 	for {
 		m.mu.Lock()
 		l := m.listeners[number]
-		if l == nil { // End has deleted it, also while this call waited
+		if l == nil || p.ended { // p.ended: also while this call waited; nil: an earlier call has removed the listener
 			m.mu.Unlock()
 			return "", api.InvalidHandle
 		}

@@ -36,7 +36,6 @@ func (p *Program) End() {
 	for n, h := range p.m.handles {
 		if h.by == p {
 			delete(p.m.handles, n)
-			delete(p.m.listeners, strconv.FormatUint(n, 10))
 		}
 	}
 	p.m.wakeListeners()

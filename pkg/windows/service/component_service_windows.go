@@ -77,7 +77,7 @@ func startNamed(ctx context.Context, name string, out io.Writer) error {
 // stopNamed stops a service if it runs.
 func stopNamed(ctx context.Context, name string, out io.Writer) error {
 	show(out, "stopping the service "+name)
-	return explainOf(name, withService(name, windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return stopService(ctx, s, stateWithin, out) }))
+	return explainOf(name, withService(name, windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return stopService(ctx, s, out) }))
 }
 
 // explainOf adds the name of the service to an error. Unlike explain, it names no command:

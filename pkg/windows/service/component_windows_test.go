@@ -22,12 +22,13 @@ import (
 	"flannel/pkg/file"
 )
 
-// TestMain lets the test program be a component: --windows-service runs it as a service, which with a file as the next
-// argument is starting until the file exists, --stay until it is killed, --fail ends it at once.
+// TestMain lets the test program be a component: --windows-service runs it as a service; with two files as arguments, it is
+// starting until the first exists, and stopping until the second exists. --stay runs it until it is killed, --fail ends it
+// at once.
 func TestMain(m *testing.M) {
 	switch args := os.Args[1:]; {
-	case len(args) == 2 && args[0] == "--windows-service" && filepath.IsAbs(args[1]):
-		_ = svc.Run("", idle{waitsFor: args[1]})
+	case len(args) == 3 && args[0] == "--windows-service" && filepath.IsAbs(args[1]):
+		_ = svc.Run("", idle{startsAt: args[1], stopsAt: args[2]})
 	case slices.Contains(args, "--windows-service"):
 		_ = svc.Run("", idle{}) // the status of the service says whether it runs
 	case slices.Contains(args, "--stay"):
@@ -39,22 +40,49 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// idle is a service that only runs.
-type idle struct{ waitsFor string } // a file, until which it is starting; "": none
+// idle is a service that only runs. With two files, it is starting until the first exists, and stopping until the second
+// exists. If the first is a directory, the service removes it and fails.
+type idle struct{ startsAt, stopsAt string }
+
+const accepted = svc.AcceptStop | svc.AcceptPauseAndContinue
 
 func (i idle) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (bool, uint32) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour) // the test program may have been killed
+	defer cancel()
 	status <- svc.Status{State: svc.StartPending}
-	for _, err := os.Stat(i.waitsFor); i.waitsFor != "" && err != nil; _, err = os.Stat(i.waitsFor) {
+	waitFor(ctx, i.startsAt)
+	if info, err := os.Stat(i.startsAt); err == nil && info.IsDir() {
+		_ = os.Remove(i.startsAt)
+		return true, 7
+	}
+	status <- svc.Status{State: svc.Running, Accepts: accepted}
+	for {
+		select {
+		case <-ctx.Done():
+			return false, 0
+		case r := <-requests:
+			switch r.Cmd {
+			case svc.Stop:
+				status <- svc.Status{State: svc.StopPending}
+				waitFor(ctx, i.stopsAt)
+				return false, 0
+			case svc.Pause:
+				status <- svc.Status{State: svc.Paused, Accepts: accepted}
+			default:
+				status <- r.CurrentStatus
+			}
+		}
+	}
+}
+
+// waitFor waits until a file exists, or until ctx ends; "" returns at once.
+func waitFor(ctx context.Context, path string) {
+	for path != "" && ctx.Err() == nil {
+		if _, err := os.Stat(path); err == nil {
+			return
+		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	status <- svc.Status{State: svc.Running, Accepts: svc.AcceptStop}
-	for r := range requests {
-		if r.Cmd == svc.Stop {
-			return false, 0
-		}
-		status <- r.CurrentStatus
-	}
-	return false, 0
 }
 
 const testedName = "flannel-tested"
@@ -367,7 +395,7 @@ func TestServiceOfOthers(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if err := withService(testedName, windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error {
-			return errors.Join(stopService(context.Background(), s, stateWithin, out), s.Delete())
+			return errors.Join(stopService(context.Background(), s, out), s.Delete())
 		}); err != nil {
 			t.Error(err)
 		}

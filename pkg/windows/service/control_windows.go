@@ -1,7 +1,6 @@
 package service
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +38,7 @@ func Control(ctx context.Context, verb string, config Config, out io.Writer) err
 			return err
 		})
 	case "stop":
-		err = withService(Name, windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return stopService(ctx, s, stateWithin, out) })
+		err = withService(Name, windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return stopService(ctx, s, out) })
 	case "status":
 		err = withService(Name, windows.SERVICE_QUERY_CONFIG|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return showService(s, out) })
 	case "run":
@@ -58,7 +57,7 @@ func afterInstall(ctx context.Context, s *mgr.Service, start bool, out io.Writer
 	}
 	outdated, err := isOutdated(s)
 	if outdated {
-		err = errors.Join(err, stopService(ctx, s, stateWithin, out))
+		err = errors.Join(err, stopService(ctx, s, out))
 	}
 	return errors.Join(err, startService(ctx, s, out))
 }
@@ -221,7 +220,7 @@ func change[T any](s *mgr.Service, level uint32, to *T) error {
 func uninstall(ctx context.Context, out io.Writer) error {
 	done := "uninstalled; the network stays in place, flanneld cleanup removes it"
 	err := withService(Name, windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error {
-		if err := stopService(ctx, s, stateWithin, out); err != nil {
+		if err := stopService(ctx, s, out); err != nil {
 			return err
 		}
 		return s.Delete()
@@ -247,122 +246,6 @@ func uninstall(ctx context.Context, out io.Writer) error {
 	}
 	show(out, done)
 	return removeEventSource()
-}
-
-// pause waits between two queries of a service.
-func pause(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(50 * time.Millisecond):
-		return nil
-	}
-}
-
-// startService starts the service and waits until it runs.
-func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
-	err := s.Start()
-	if errors.Is(err, windows.ERROR_SERVICE_ALREADY_RUNNING) {
-		show(out, "already running")
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("start the service: %w", err)
-	}
-	status, err := await(ctx, s, svc.Running, stateWithin, query)
-	if err != nil {
-		return err
-	}
-	show(out, fmt.Sprintf("running, process %d", status.ProcessId))
-	return nil
-}
-
-// stopService stops a service, flanneld's or that of another component, and waits until it is
-// stopped, for a limited time.
-func stopService(ctx context.Context, s *mgr.Service, limit time.Duration, out io.Writer) error {
-	accepted := false
-	_, err := await(ctx, s, svc.Stopped, limit, func(s *mgr.Service) (svc.Status, error) {
-		status, err := query(s)
-		if err != nil || accepted {
-			return status, err
-		}
-		_, err = s.Control(svc.Stop)
-		switch {
-		case err == nil:
-			accepted = true
-		case errors.Is(err, windows.ERROR_SERVICE_CANNOT_ACCEPT_CTRL):
-			err = nil // the service is starting or stopping, and is asked again
-		case errors.Is(err, windows.ERROR_INVALID_SERVICE_CONTROL) && status.State == svc.StartPending:
-			err = nil // Wine's error for a service that is starting
-		default:
-			err = fmt.Errorf("stop the service: %w", err)
-		}
-		return status, err
-	})
-	if errors.Is(err, windows.ERROR_SERVICE_NOT_ACTIVE) {
-		show(out, "already stopped")
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	done := "stopped"
-	if s.Name == Name {
-		done += "; the network stays in place"
-	}
-	show(out, done)
-	return nil
-}
-
-// stateWithin is how long a service may take to start or stop, and a process to end. It is
-// far more than flanneld takes: it reports the start at once, and ends after 1.5 seconds.
-const stateWithin = 20 * time.Second
-
-// await calls look, which returns the status of the service, until the state is want, svc.Running
-// or svc.Stopped. It fails if look fails, if the service stops instead of running, and after limit.
-func await(ctx context.Context, s *mgr.Service, want svc.State, limit time.Duration, look func(*mgr.Service) (svc.Status, error)) (svc.Status, error) {
-	for deadline := time.Now().Add(limit); ; {
-		status, err := look(s)
-		switch {
-		case err != nil:
-			return status, err
-		case status.State == want:
-			return status, nil
-		case status.State == svc.Stopped:
-			return status, fmt.Errorf("the service stopped at once, %s; see the event log (Application, source %s)", exitText(status), s.Name)
-		case time.Now().After(deadline):
-			return status, fmt.Errorf("the service is still %s after %v; see its log", StateName(status.State), limit)
-		}
-		if err := pause(ctx); err != nil {
-			return status, err
-		}
-	}
-}
-
-// query returns the status of a service.
-func query(s *mgr.Service) (svc.Status, error) {
-	status, err := s.Query()
-	if err != nil {
-		err = fmt.Errorf("query the service's state: %w", err)
-	}
-	return status, err
-}
-
-// exitText describes how a stopped service ended.
-func exitText(s svc.Status) string {
-	switch windows.Errno(s.Win32ExitCode) {
-	case windows.ERROR_SERVICE_SPECIFIC_ERROR:
-		return fmt.Sprintf("exit status %d", s.ServiceSpecificExitCode)
-	case windows.ERROR_SERVICE_NEVER_STARTED:
-		return "not started since the system started"
-	}
-	return fmt.Sprintf("Windows error %d", s.Win32ExitCode)
-}
-
-// StateName returns the state in words.
-func StateName(s svc.State) string {
-	names := map[svc.State]string{svc.Stopped: "stopped", svc.StartPending: "starting", svc.StopPending: "stopping", svc.Running: "running"}
-	return cmp.Or(names[s], fmt.Sprintf("in state %d", s))
 }
 
 // showService prints the command, without secrets, and the state of the service. If the
