@@ -230,8 +230,7 @@ plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' -
 # $(1): how many of these run at once; the first ones start first. What the virtual machine needs is built before: on a new
 # machine the lanes build for half an hour, and make would start the longest of them after that.
 lanes = @rm -f bin/tests/idle && $(MAKE) --no-print-directory PLAN=bin/plan.mk -j2 test-machine-programs && \
-	$(MAKE) --no-print-directory PLAN=bin/plan.mk -j$(1) \
-	test-nodes test-machine test-lint test-race test-packages test-wine test-packages-of-kubernetes test-other-systems test-idle
+	$(MAKE) --no-print-directory PLAN=bin/plan.mk -j$(1) $(LANES)
 
 test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; some 30 minutes on two processors
 	@dist/setup.sh test
@@ -307,13 +306,15 @@ WINDOWS := GOOS=windows $(GO) $(TEST) -overlay bin/wine/overlay.json -exec '$(CU
 LIGHT := ./backend ./cmd/flannel $(addprefix ./internal/test/,eventually filetest hnstest/... logtest managertest nettest) ./pkg/... ./subnet
 HEAVY := ./cmd/flanneld
 
-# A run has Wine to itself: it installs services, and stops Wine before, in case an earlier run failed, and at its end.
-# Others that run programs under Wine have a copy of its prefix: the lab, the tests of hnstest/wine, and make stress. The
-# lock is that of the directory, whose programs no other tree has. Who holds it runs make with an empty WINE_LOCK.
-WINE_LOCK = flock --close bin
+# test-windows has the prefix bin/wine/used to itself, because its tests install services. It stops Wine there before the
+# tests (a run that failed leaves programs) and after them. The lab, the tests of hnstest/wine and make stress use copies of
+# bin/wine/prefix. They take no lock: setting up Wine while they run deletes bin/wine/run, test and overlay.json, which they
+# use. The lock is on the directory bin of this tree. The make that runs under the lock gets an empty WINE_LOCK: with another
+# flock, the set-up of Wine would wait for its own caller.
+WINE_LOCK = flock --close bin/.
 test-windows: ## run the tests for Windows under Wine; of one package: LIGHT=./pkg/windows/hns HEAVY=
-	@mkdir -p bin
-	@flock --nonblock bin true || echo 'make test-windows: waiting for another one in this tree, with which it would share Wine'
+	@+mkdir -p bin
+	@flock --nonblock bin/. true || echo 'make test-windows: waiting for another make that uses the Wine of this tree'
 	@$(WINE_LOCK) $(MAKE) --no-print-directory WINE_LOCK= test-windows-alone
 
 .PHONY: test-windows-alone
@@ -357,19 +358,21 @@ RACE        := CGO_ENABLED=1 $(GO) $(TEST) -race
 PLAN_NODES  := $(filter-out -,$(PLAN_E2E))$(PLAN_LAB)
 plan_kube   := $(filter $(PLAN_KUBE),$(PLAN_RACE) $(PLAN_PLAIN))
 plan_wine   := $(filter $(WITH_WINE),$(PLAN_WINE))
-.PHONY: test-lint test-race test-packages test-wine test-packages-of-kubernetes test-other-systems test-nodes test-machine test-machine-programs test-idle lint-kube
+LANES       := test-nodes test-machine test-lint test-race test-packages test-wine test-packages-of-kubernetes test-other-systems test-idle
+.PHONY: $(LANES) test-machine-programs lint-kube
+# Without a plan, they would test nothing and pass.
+ifeq ($(PLAN),)
+$(if $(filter $(filter-out test-lint,$(LANES)),$(MAKECMDGOALS)),$(error run make test or make changed))
+endif
 
 test-lint:
 	@$(MAKE) --no-print-directory lint
 
 # The tests of hnstest/wine run programs under Wine.
 test-race test-packages: build tools bin/image/start $(if $(filter ./internal/test/hnstest/wine,$(PLAN_RACE) $(PLAN_PLAIN)),wine)
-need_plan = $(if $(PLAN),,$(error run make test or make changed))
 test-race:
-	$(need_plan)
 	$(if $(filter-out $(PLAN_KUBE),$(PLAN_RACE)),$(RACE) $(filter-out $(PLAN_KUBE),$(PLAN_RACE)))
 test-packages:
-	$(need_plan)
 	$(if $(filter-out $(PLAN_KUBE),$(PLAN_PLAIN)),$(GO) $(TEST) $(filter-out $(PLAN_KUBE),$(PLAN_PLAIN)))
 
 test-wine: $(if $(plan_wine),build tools wine)
@@ -397,7 +400,7 @@ test-machine:
 	esac
 
 # Tells test-machine that the others have ended.
-test-idle: test-nodes test-lint test-race test-packages test-wine test-packages-of-kubernetes test-other-systems
+test-idle: $(filter-out test-machine test-idle,$(LANES))
 	@mkdir -p bin/tests && touch bin/tests/idle
 
 test-other-systems: $(if $(PLAN_SYSTEMS),build tools)
@@ -540,7 +543,7 @@ bin/image/start: dist/image.sh $(PINS)
 bin/.wine-$(WINE_HASH):
 	$(call stamp,wine)
 bin/wine/run: bin/.wine-$(WINE_HASH)
-	$(WINE_LOCK) dist/wine.sh
+	$(WINE_LOCK) sh -c '[ $@ -nt $< ] || dist/wine.sh'
 
 bin/.picture-$(PICTURE_HASH):
 	$(call stamp,picture)

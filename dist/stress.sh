@@ -3,17 +3,23 @@
 # stress` calls it with GO, PACKAGE, COUNT, RUN, LOAD, JOBS and SYSTEM; Documentation/testing.md describes them.
 set -eu
 
+# drop stops the Wine of a prefix and deletes the prefix.
+drop() {
+	[ ! -e "$1" ] || "${script%/*}/wine.sh" stop "$1" || true
+	rm -rf "$1"
+}
+
 # One test program: dist/stress.sh one NUMBER, in the folder of the package.
 if [ "${1:-}" = one ]; then
 	# Programs side by side do not share a Wine: tests install services of the same name.
-	if [ -n "$EXE" ]; then
-		export WINEPREFIX="$OUT.wine/$SLOT"
-		[ -e "$WINEPREFIX" ] || cp -a "${RUNNER%/test}/prefix" "$WINEPREFIX"
-	fi
+	prefix=$OUT.wine/$SLOT
+	[ -z "$EXE" ] || export WINEPREFIX="$prefix"
 	# The limit is for a test that hangs, on any machine: it prints the stacks of all goroutines.
-	$RUNNER "$OUT/program$EXE" -test.run="${RUN:-.}" -test.count="$REPEAT" -test.shuffle=on -test.parallel=4 -test.timeout=2h >"$OUT/$2" 2>&1 &&
+	{ [ -z "$EXE" ] || [ -e "$prefix" ] || cp -a "${RUNNER%/test}/prefix" "$prefix"; } >"$OUT/$2" 2>&1 &&
+		$RUNNER "$OUT/program$EXE" -test.run="${RUN:-.}" -test.count="$REPEAT" -test.shuffle=on -test.parallel=4 -test.timeout=2h >>"$OUT/$2" 2>&1 &&
 		! grep -q 'no tests to run' "$OUT/$2" && rm "$OUT/$2" && exit
 	echo "stress: number $2 failed: $OUT/$2"
+	drop "$prefix" # with services that a test may have left
 	exit 1
 fi
 
@@ -47,23 +53,24 @@ if [ "$SYSTEM" = windows ]; then
 fi
 OUT=$PWD/bin/stress/$(echo "${PACKAGE#./}" | tr / -)
 script=$PWD/dist/stress.sh
-export CGO_ENABLED RUN REPEAT OUT RUNNER EXE
+export CGO_ENABLED RUN REPEAT OUT RUNNER EXE script
 
-rm -rf "$OUT" "$OUT.wine"
+busy=''
+end() {
+	# shellcheck disable=SC2086 # a list of processes
+	[ -z "$busy" ] || kill $busy 2>/dev/null || true
+	for prefix in "$OUT.wine"/*; do
+		drop "$prefix"
+	done
+	rm -rf "$OUT.wine"
+}
+end # of a run that was killed
+rm -rf "$OUT"
 mkdir -p "$OUT" "$OUT.wine"
 cd "$PACKAGE"
 # shellcheck disable=SC2086 # a list of words
 $GO test -vet=off $race -c -o "$OUT/program$EXE" .
 
-busy=''
-end() {
-	# shellcheck disable=SC2086 # a list of processes
-	[ -z "$busy" ] || kill $busy
-	for prefix in "$OUT.wine"/*; do
-		[ ! -e "$prefix" ] || "${script%/*}/wine.sh" stop "$prefix"
-	done
-	rm -rf "$OUT.wine"
-}
 trap end EXIT
 trap 'exit 130' INT TERM
 if [ -n "$LOAD" ]; then

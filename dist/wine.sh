@@ -24,12 +24,15 @@ wineserver=$(command -v wineserver || echo /usr/lib/wine/wineserver64)
 export WINEPREFIX="$wine/prefix" WINEARCH=win64 WINEDEBUG=-all DISPLAY=
 export WINEDLLOVERRIDES='mscoree,mshtml=;iphlpapi,dhcpcsvc,computenetwork,vmcompute,bcryptprimitives,hnetcfg,netprofm=n,b'
 
-if [ "${1:-}" = stop ]; then
-	WINEPREFIX=${2:-$wine/used}
+stop() { # prefix
 	# It fails if no wineserver runs.
-	"$wineserver" -k 2>/dev/null || true
-	"$wineserver" -w
-	exit 0
+	WINEPREFIX=$1 "$wineserver" -k 2>/dev/null || true
+	WINEPREFIX=$1 "$wineserver" -w
+}
+
+if [ "${1:-}" = stop ]; then
+	stop "${2:-$wine/used}"
+	exit
 fi
 
 dll() { # name, source, libraries
@@ -61,7 +64,8 @@ class() {
 }
 
 prefix() {
-	"$wineserver" -k 2>/dev/null || true # of an attempt before
+	stop "$wine/prefix" # of an attempt before
+	stop "$wine/used"
 	rm -rf "$wine"
 	mkdir -p "$wine/prefix"
 	{ "$wine64" wineboot -i && class E2B3C97F-6AE1-41AC-817A-F6F92166D7DD && class 2C5BC43E-3369-4C33-AB0C-BE9469677AF4 && patience; } >"$wine/wineboot.log" 2>&1

@@ -113,13 +113,18 @@ func newComponents(t *testing.T) (Components, Component, *strings.Builder) {
 	return c, what, out
 }
 
-// killTested ends the processes that still run the component.
+// killTested ends the processes that still run the component, and that of its service, which may be kube-log-runner.exe.
 func killTested(t *testing.T) {
 	t.Helper()
 	ids, err := processesNamed(testedName)
 	if err != nil {
 		t.Error(err)
 	}
+	_ = withService(testedName, windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { // there may be none
+		status, err := s.Query()
+		ids = append(ids, status.ProcessId) // 0, which no process can open, if it does not run
+		return err
+	})
 	for _, id := range ids {
 		p, err := openProcess(id)
 		if err != nil { // it has ended

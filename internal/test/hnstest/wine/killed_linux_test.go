@@ -28,9 +28,9 @@ func TestKilledProgram(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	prefix := ownPrefix(t)
 	// Once on a busy machine, Wine kept the connections of a killed program. A machine cannot
 	// know of such a kill. Other programs then tell, on another machine.
-	prefix := ownPrefix(t)
 	for try := 1; !closesHandles(t, prefix, program, time.Minute); try++ {
 		if t.Log("the connections of a killed program stay open"); try == 5 {
 			t.Fatal("nor are they closed for other programs")

@@ -12,8 +12,8 @@ import (
 	"flannel/internal/test/nettest"
 )
 
-// ownPrefix returns a variable for bin/wine/run: a copy of the prefix, which only this test uses. make test-windows stops the
-// Wine of the prefix that it uses.
+// ownPrefix returns a variable for bin/wine/run: a copy of the prefix, which only this test uses, because make test-windows
+// stops the Wine of bin/wine/used, also while this test runs.
 func ownPrefix(t *testing.T) string {
 	t.Helper()
 	prefix := filepath.Join(t.TempDir(), "prefix")
