@@ -31,7 +31,7 @@ func Read(o underlay.Options) (underlay.Snapshot, error) {
 	if err != nil {
 		return underlay.Snapshot{}, fmt.Errorf("list addresses: %w", err)
 	}
-	routes, err := rtnetlink.Whole(listRoutes)
+	routes, err := listRoutes()
 	if err != nil {
 		return underlay.Snapshot{}, fmt.Errorf("list routes: %w", err)
 	}

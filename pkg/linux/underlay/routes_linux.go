@@ -5,8 +5,8 @@ package underlay
 import (
 	"encoding/binary"
 	"net/netip"
+	"time"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/linux/rtnetlink"
@@ -35,20 +35,31 @@ func (r route) direct() bool {
 	return !r.viaOtherFamily && len(r.hops) == 1 && !r.hops[0].gateway.IsValid() && r.hops[0].index != 0
 }
 
+// answerTimeout bounds the wait for each part of the kernel's answer, which comes at once unless the kernel hangs.
+const answerTimeout = 5 * time.Second
+
 // listRoutes lists the main table's default routes and those without a gateway.
 // Of all other routes, of which a node has one for each peer, it only reads the header. (The
-// netlink library can only parse whole routes.)
-func listRoutes() ([]route, error) {
-	var all []route
-	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
-	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC)) // of all families
-	err := request.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(m []byte) bool {
-		if r, ok := relevant(m); ok {
-			all = append(all, r)
+// netlink library copies each list several times, and can only parse whole routes.)
+func listRoutes() (all []route, err error) {
+	conn, err := rtnetlink.Dial(answerTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close() //nolint:errcheck // it only reads
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		others := len(all)
+		err := conn.DumpRoutes(family, func() { all = all[:others] }, func(m []byte) error {
+			if r, ok := relevant(m); ok {
+				all = append(all, r)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
-		return true // continue
-	})
-	return all, err // netlink.ErrDumpInterrupted if a change has interrupted it: Read calls it by Whole
+	}
+	return all, nil
 }
 
 // relevant parses a message about a route, and reports whether the route is a default route or one
@@ -62,14 +73,15 @@ func relevant(m []byte) (r route, ok bool) {
 }
 
 // mayMatter reports whether, by its struct rtmsg, a route can be a default
-// route or an on-link route. IPv6 routes have no scope link, so all of them
-// may.
+// route or an on-link route of others. IPv6 routes have no scope link, so all of them
+// may. flanneld's own routes lead to peers, or through its own devices.
 //
 //	struct rtmsg  family dst_len src_len tos table protocol scope type flags
 //	byte          0      1       2       3   4     5        6     7    8 to 11
 func mayMatter(m []byte) bool {
-	family, bits, table, scope, kind := m[0], m[1], m[4], m[6], m[7]
-	return table == unix.RT_TABLE_MAIN && kind == unix.RTN_UNICAST && (bits == 0 || family == unix.AF_INET6 || scope == unix.RT_SCOPE_LINK)
+	family, bits, table, protocol, scope, kind := m[0], m[1], m[4], m[5], m[6], m[7]
+	return table == unix.RT_TABLE_MAIN && kind == unix.RTN_UNICAST && protocol != rtnetlink.ProtocolOurs &&
+		(bits == 0 || family == unix.AF_INET6 || scope == unix.RT_SCOPE_LINK)
 }
 
 // parseRoute parses a message of RTM_NEWROUTE or RTM_DELROUTE: struct rtmsg, then attributes. A
