@@ -257,6 +257,9 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 		}
 	}
 	t.settled.Reserve(min(t.missing.Len(), len(actual))) // else it would hash all keys again each time that it grows
+	if t.settled.Len() == len(actual) {                  // all that is settled by now is in actual
+		actual = nil
+	}
 	for key, value := range actual {
 		if t.settled.Has(key) {
 			continue
