@@ -139,6 +139,13 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	return out, nil
 }
 
+// count returns the number of objects that routes take.
+func (s *nexthopStore) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ids.Len()
+}
+
 // unsupported reports whether the kernel has no nexthop objects.
 func (s *nexthopStore) unsupported() bool {
 	s.mu.Lock()

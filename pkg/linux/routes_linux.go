@@ -48,7 +48,7 @@ func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
 	if err := s.awaitWriters(); err != nil {
 		return nil, err
 	}
-	out := map[routeKey]hop{}
+	out := make(map[routeKey]hop, s.nexthops.count()) // most objects have one route
 	for _, fam := range families {
 		if err := s.list(fam, out); err != nil {
 			return nil, err
