@@ -65,6 +65,7 @@ func newIPsec(h host) kind {
 	used := func() bool { return needed() || len(k.policies.AllActual()) > 0 || k.ike.mayStop() }
 	k.ike = &ikeStore{log: h.opts.Log, replaced: map[ikeKey]bool{}, config: config, scope: &h.scope, needed: needed, used: used, spis: k.xfrm.spis, notify: k.watch.notify}
 	k.ikes = reconcile.NewTable[ikeKey, ikeConn](k.ike)
+	k.ikes.Lapsed = ikeConn.lapsed
 	k.watch.changed = func() { // any goroutine calls it
 		k.dirty.Store(true) // so that ensure connects to charon again, if need be
 		k.relistNetworks()

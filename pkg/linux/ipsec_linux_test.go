@@ -77,6 +77,28 @@ func TestFormerOptions(t *testing.T) {
 	}
 }
 
+// The table takes a connection without keys for one that nobody has changed, if this run has loaded it and the kernel
+// lacks none of the keys that charon has.
+func TestLapsedConnection(t *testing.T) {
+	installed := []charon.SA{{State: "ESTABLISHED", Pairs: []charon.Pair{{State: "INSTALLED", In: 1, Out: 2}}}}
+	loaded := ikeConn{id: ike.Local, proposal: "aes256gcm16"}
+	k := newIPsec(host{devices: &devices{}, rows: &rows{}}).(*ipsec)
+	for name, test := range map[string]struct {
+		conn   ikeConn
+		sas    []charon.SA
+		lapsed bool
+	}{
+		"no keys":        {loaded, nil, true},
+		"keys deleted":   {loaded, installed, false},
+		"loaded no more": {ikeConn{}, nil, false},
+	} {
+		conn := k.ike.listed(ike, test.conn, k.ike.observe(ike, test.sas, nil))
+		if got := k.ikes.Lapsed(conn); got != test.lapsed || conn == loaded {
+			t.Errorf("%s: listed as %s, lapsed is %t", name, conn, got)
+		}
+	}
+}
+
 // Which node negotiates when: see the table at ikeStore.
 func TestWhoNegotiates(t *testing.T) {
 	reversed := ikeKey{ike.Remote, ike.Local, ike.RemoteNet, ike.LocalNet}

@@ -52,13 +52,19 @@ type ikeConn struct {
 	// Only List sets these, so that the entry differs from the desired one, and the table calls Set, which ends
 	// or negotiates.
 	down   bool // the connection has no security association, and is to negotiate one now
+	lost   bool // down, because somebody has deleted the keys from the kernel: charon has installed them
 	former bool // there may be something of the former content, which is to end
 }
 
 // String implements fmt.Stringer: the log has this text of a connection that others have changed.
 func (c ikeConn) String() string {
-	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t, former keys %t", c.proposal, c.udpEncap, c.down, c.former)
+	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t, deleted keys %t, former keys %t", c.proposal, c.udpEncap, c.down, c.lost, c.former)
 }
+
+// lapsed is Lapsed of the table. List returns the zero content of a connection that is not as this run has loaded it.
+// Any other one that differs from the desired one waits for its peer, or its keys have expired, unless they are lost.
+// `swanctl --terminate` by somebody looks like keys that have expired.
+func (c ikeConn) lapsed() bool { return c.id.IsValid() && !c.lost }
 
 type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
 
@@ -107,6 +113,14 @@ const minIKEDelay, maxIKEDelay = pollInterval * 9 / 10, 5 * time.Minute
 // due reports whether to negotiate now, by the table at ikeStore.
 func (s *ikeState) due(key ikeKey) bool {
 	return (s.wasUp || key.Local.Less(key.Remote) || time.Since(s.since) >= minIKEDelay) && !time.Now().Before(s.retry)
+}
+
+// listed sets the fields of a connection's content that only List sets.
+func (s *ikeStore) listed(key ikeKey, conn ikeConn, state *ikeState) ikeConn {
+	_, conn.former = s.replaced[key]
+	conn.down = !state.up && state.due(key)
+	conn.lost = conn.down && state.lost
+	return conn
 }
 
 // trafficOf returns what passed through the security associations of a connection. The

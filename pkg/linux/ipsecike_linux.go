@@ -208,9 +208,7 @@ func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 				s.replaced[key] = false
 			}
 		}
-		_, conn.former = s.replaced[key]
-		conn.down = !state.up && state.due(key)
-		out[key], states[key] = conn, state
+		out[key], states[key] = s.listed(key, conn, state), state
 		traffic[key.RemoteNet] = trafficOf(key, byName[name])
 	}
 	s.applied, s.states = applied, states

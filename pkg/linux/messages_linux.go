@@ -64,7 +64,7 @@ func writeRoute(m rtnetlink.Message, kind, flags uint16, r kernelRoute) rtnetlin
 
 // writeNexthop appends a nexthop object. Deleting one takes only its ID.
 func writeNexthop(m rtnetlink.Message, kind, flags uint16, id uint32, h hop) rtnetlink.Message {
-	body := make([]byte, 8) // struct nhmsg
+	body := make([]byte, unix.SizeofNhmsg)
 	if kind == unix.RTM_DELNEXTHOP {
 		return m.Begin(kind, flags, body).Uint32(unix.NHA_ID, id)
 	}
@@ -144,11 +144,11 @@ func parseRoute(b []byte) (r kernelRoute, ok bool, err error) {
 // parseNexthop parses a nexthop object. One that we would not make, such as a group, is
 // Unmanaged. The error is rtnetlink.ErrShort.
 func parseNexthop(b []byte) (id uint32, protocol uint8, h hop, err error) {
-	if len(b) < 8 {
+	if len(b) < unix.SizeofNhmsg {
 		return 0, 0, h, rtnetlink.ErrShort
 	}
 	h.Onlink = binary.NativeEndian.Uint32(b[4:])&unix.RTNH_F_ONLINK != 0
-	for attr, value := range rtnetlink.Attrs(b[8:]) {
+	for attr, value := range rtnetlink.Attrs(b[unix.SizeofNhmsg:]) {
 		switch attr {
 		case unix.NHA_ID:
 			id = rtnetlink.Number(value)

@@ -97,9 +97,9 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 		ids.Reserve(n)
 		hops.Reserve(n)
 	}
-	header := make([]byte, 8) // a zero struct nhmsg: the objects of all families
+	header := make(rtnetlink.Message, unix.SizeofNhmsg) // a zero struct nhmsg: the objects of all families
 	// reset is called before each try: a change during the list has it begin again.
-	err := s.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETNEXTHOP, header), reset, func(body []byte) error {
+	err := s.conn.Dump(unix.RTM_GETNEXTHOP, header, reset, func(body []byte) error {
 		id, protocol, h, err := parseNexthop(body)
 		if err != nil {
 			return err
@@ -137,6 +137,13 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	}
 	s.ids, s.hops = ids, hops
 	return out, nil
+}
+
+// count returns the number of objects that routes take.
+func (s *nexthopStore) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ids.Len()
 }
 
 // unsupported reports whether the kernel has no nexthop objects.

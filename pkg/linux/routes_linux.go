@@ -48,7 +48,7 @@ func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
 	if err := s.awaitWriters(); err != nil {
 		return nil, err
 	}
-	out := map[routeKey]hop{}
+	out := make(map[routeKey]hop, s.nexthops.count()) // most objects have one route
 	for _, fam := range families {
 		if err := s.list(fam, out); err != nil {
 			return nil, err
@@ -100,10 +100,7 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 // Nexthop objects must have been listed before, for the hops of routes that use
 // one. reset is as for Conn.Dump.
 func (s routeStore) read(fam uint8, reset func(), each func(kernelRoute)) error {
-	body := make([]byte, unix.SizeofRtMsg)
-	body[0] = fam
-	request := rtnetlink.DumpRequest(unix.RTM_GETROUTE, body).Uint32(unix.RTA_TABLE, unix.RT_TABLE_MAIN)
-	err := s.conn.Dump(request, reset, func(body []byte) error {
+	return s.conn.DumpRoutes(fam, reset, func(body []byte) error {
 		r, ok, err := parseRoute(body)
 		if err == nil && ok {
 			r.hop = s.nexthops.resolve(r)
@@ -111,10 +108,6 @@ func (s routeStore) read(fam uint8, reset func(), each func(kernelRoute)) error 
 		}
 		return err
 	})
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil // the table does not exist yet, or the family is disabled
-	}
-	return err
 }
 
 // find returns the routes of the main table that match, for Handback.

@@ -46,8 +46,8 @@ func (s neighStore) List(context.Context) (map[neighKey]dataplane.MAC, error) {
 		return out, nil
 	}
 	// Of all families and devices. Dump calls the first function before each try.
-	request := rtnetlink.DumpRequest(unix.RTM_GETNEIGH, make([]byte, lenNdmsg))
-	err := s.conn.Dump(request, func() { clear(out) }, func(body []byte) error {
+	all := make(rtnetlink.Message, lenNdmsg)
+	err := s.conn.Dump(unix.RTM_GETNEIGH, all, func() { clear(out) }, func(body []byte) error {
 		n, ok, err := parseNeigh(body)
 		if ok && n.permanent && n.ip.IsValid() && scope.tunnels[n.index] {
 			out[neighKey{n.index, n.ip}] = n.mac
@@ -83,11 +83,11 @@ func (fdbStore) Name() string { return "fdb" }
 func (s fdbStore) List(context.Context) (map[fdbKey]netip.Addr, error) {
 	out := map[fdbKey]netip.Addr{}
 	for index := range s.scope.Load().tunnels {
-		body := make([]byte, lenNdmsg)
-		body[0] = unix.AF_BRIDGE // ndm_family
-		request := rtnetlink.DumpRequest(unix.RTM_GETNEIGH, body).Uint32(unix.NDA_IFINDEX, uint32(index))
+		request := make(rtnetlink.Message, lenNdmsg)
+		request[0] = unix.AF_BRIDGE // ndm_family
+		request = request.Uint32(unix.NDA_IFINDEX, uint32(index))
 		reset := func() { maps.DeleteFunc(out, func(key fdbKey, _ netip.Addr) bool { return key.Index == index }) }
-		err := s.conn.Dump(request, reset, func(body []byte) error {
+		err := s.conn.Dump(unix.RTM_GETNEIGH, request, reset, func(body []byte) error {
 			n, ok, err := parseNeigh(body)
 			if ok && n.permanent && n.ip.IsValid() && n.index == index {
 				out[fdbKey{n.index, n.mac}] = n.ip

@@ -94,7 +94,7 @@ func (d *Driver) advertised() ([]string, error) {
 	through := map[int]bool{}
 	body := make([]byte, unix.SizeofRtMsg)
 	body[0], body[5] = unix.AF_INET6, unix.RTPROT_RA
-	err := d.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETROUTE, body), func() { clear(through) }, func(body []byte) error {
+	err := d.conn.Dump(unix.RTM_GETROUTE, body, func() { clear(through) }, func(body []byte) error {
 		if len(body) >= unix.SizeofRtMsg && body[5] == unix.RTPROT_RA { // kernels before 4.20 return all routes
 			addDevices(through, body[unix.SizeofRtMsg:])
 		}

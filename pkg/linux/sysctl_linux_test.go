@@ -35,8 +35,9 @@ func advertise(t *testing.T, from string) {
 	// Type 134, code 0, checksum by the kernel, hop limit 64, no flags, lifetime 1800 s, reachable and retransmission time unsaid.
 	message := []byte{134, 0, 0, 0, 64, 0, 1800 >> 8, 1800 & 255, 0, 0, 0, 0, 0, 0, 0, 0}
 	all := &unix.SockaddrInet6{ZoneId: uint32(i.Index), Addr: [16]byte{0: 0xff, 1: 0x02, 15: 1}}
-	// EADDRNOTAVAIL: the kernel has not added the link-local address yet. The caller sends again.
-	if err := unix.Sendto(fd, message, 0, all); err != nil && err != unix.EADDRNOTAVAIL {
+	// EADDRNOTAVAIL and ENETUNREACH: the kernel has not added the link-local address or the route of multicasts yet. The
+	// caller sends again.
+	if err := unix.Sendto(fd, message, 0, all); err != nil && err != unix.EADDRNOTAVAIL && err != unix.ENETUNREACH {
 		t.Fatal(os.NewSyscallError("sendto", err))
 	}
 }

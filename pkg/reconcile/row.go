@@ -14,7 +14,7 @@ type row[K, V comparable] struct {
 	dirty          bool // it is in Table.dirty; only removeAgreeing may remove it from there
 	listed         bool // the list that is being processed contains it
 	// agreed: the actual value has been the present desired one. If it is not any more,
-	// somebody else has changed it.
+	// somebody else has changed it. It is reset if the actual value has lapsed (Table.Lapsed).
 	agreed bool
 	// stray: it appeared after the first list, and was never desired: somebody else has
 	// added it.

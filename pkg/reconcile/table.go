@@ -70,6 +70,9 @@ type Store[K, V comparable] interface {
 //	Add sets via A
 type Table[K, V comparable] struct {
 	store Store[K, V]
+	// Lapsed reports whether a listed value that differs from the desired one was changed by nobody. Setting the
+	// desired value then does not count as a repair. It is set before the first use of the table; nil: no value lapses.
+	Lapsed func(V) bool
 
 	mu      sync.Mutex
 	settled CompactMap[K, V]
@@ -257,6 +260,9 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 		}
 	}
 	t.settled.Reserve(min(t.missing.Len(), len(actual))) // else it would hash all keys again each time that it grows
+	if t.settled.Len() == len(actual) {                  // all that is settled by now is in actual
+		actual = nil
+	}
 	for key, value := range actual {
 		if t.settled.Has(key) {
 			continue
@@ -270,6 +276,7 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 		r.listed = true
 		if r.observedIn != t.call {
 			r.setHave(value, true)
+			r.agreed = r.agreed && (r.agrees() || t.Lapsed == nil || !t.Lapsed(value))
 		}
 	}
 	for _, r := range t.rows.All() {

@@ -201,6 +201,27 @@ func TestRepairs(t *testing.T) {
 	}
 }
 
+// A value that came about by itself is replaced, and is no repair. What others change afterwards is one.
+func TestLapsedIsNoRepair(t *testing.T) {
+	store := &memory{entries: map[string]int{}}
+	table := NewTable(store)
+	table.Lapsed = func(value int) bool { return value < 0 }
+	table.Want("a", 1)
+	syncTable(t, table)
+	for _, value := range []int{-1, 9, -1} {
+		want := Repairs{}
+		if value > 0 {
+			want = Repairs{1, "a was changed to 9"}
+		}
+		store.put("a", value, true)
+		table.Relist()
+		syncTable(t, table)
+		if got := table.TakeRepairs(); got != want || store.entries["a"] != 1 {
+			t.Errorf("%d: %+v, want %+v; the store has %v", value, got, want, store.entries)
+		}
+	}
+}
+
 // An external change after our write or list, whose notification arrives before the
 // write or list returns, is not lost.
 func TestObserveDuringWriteAndList(t *testing.T) {

@@ -223,12 +223,14 @@ func (c *Conn) send(out Message, n int, failed func(i int, err error)) {
 }
 
 // Dump sends a request with NLM_F_DUMP, which lists a table, and calls each for
-// every entry. If the table changes during the dump, it is repeated; reset is called
+// every entry. kind is the request's nlmsg_type, and body the struct of this type, with attributes
+// that filter the list. If the table changes during the dump, it is repeated; reset is called
 // before each try, and forgets the entries of the one before. An error of each ends the calls
 // of each, and is returned. After an error, what was listed may be incomplete.
-func (c *Conn) Dump(request Message, reset func(), each func(body []byte) error) error {
+func (c *Conn) Dump(kind uint16, body Message, reset func(), each func(body []byte) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	request := Message(nil).Begin(kind, unix.NLM_F_DUMP, body)
 	return Repeat(func() error {
 		c.drain()
 		reset()

@@ -30,11 +30,6 @@ func (m Message) Begin(kind, flags uint16, body []byte) Message {
 	return append(m, body...)
 }
 
-// DumpRequest is a request of Conn.Dump without attributes, which filter the list.
-func DumpRequest(kind uint16, body []byte) Message {
-	return Message(nil).Begin(kind, unix.NLM_F_DUMP, body)
-}
-
 // Attr appends an attribute to the last message, with less than 64 KiB.
 func (m Message) Attr(kind uint16, value []byte) Message {
 	m = binary.NativeEndian.AppendUint16(m, uint16(unix.SizeofRtAttr+len(value)))

@@ -15,6 +15,8 @@ import (
 func TestReadAllOrNothing(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		run(t, plug)
+		run(t, `ip nexthop add id 7 via 192.168.1.1 dev eth0; ip route add default nhid 7 metric 70
+			echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode # so that Read reads the object`)
 		o := underlay.Options{CanReach: netip.MustParseAddr("9.9.9.9")}
 		faults := nstest.NewFaults(t)
 		want, err := Read(o)

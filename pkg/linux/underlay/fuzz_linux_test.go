@@ -12,6 +12,7 @@ func FuzzNotifications(f *testing.F) {
 	f.Add(uint16(unix.RTM_NEWLINK), append(make([]byte, unix.SizeofIfInfomsg), 12, 0, unix.IFLA_LINKINFO, 0, 8, 0, 4, 0, 'b', 'r', 0, 0))
 	f.Add(uint16(unix.RTM_DELADDR), make([]byte, unix.SizeofIfAddrmsg))
 	f.Add(uint16(unix.RTM_NEWROUTE), make([]byte, unix.SizeofRtMsg))
+	f.Add(uint16(unix.RTM_DELNEXTHOP), make([]byte, unix.SizeofNhmsg))
 	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
 		known := ignoredLinks{}
 		for range 2 {

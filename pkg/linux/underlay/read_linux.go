@@ -31,12 +31,12 @@ func Read(o underlay.Options) (underlay.Snapshot, error) {
 	if err != nil {
 		return underlay.Snapshot{}, fmt.Errorf("list addresses: %w", err)
 	}
-	routes, err := rtnetlink.Whole(listRoutes)
+	routes, err := listRoutes()
 	if err != nil {
 		return underlay.Snapshot{}, fmt.Errorf("list routes: %w", err)
 	}
-	// The three lists are from different moments. An address or a route of a device
-	// that is not in the first list is left out. Watch notifies of the new device, so that
+	// The lists of links, of addresses and of the routes of IPv4 and of IPv6, and each nexthop object are from
+	// different moments. An address or a route of a device that is not in the first list is left out. Watch notifies of the new device, so that
 	// its caller calls Read again.
 	var s underlay.Snapshot
 	for _, l := range links {

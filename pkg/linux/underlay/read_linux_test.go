@@ -157,6 +157,19 @@ func TestWatch(t *testing.T) {
 		expect("IPv6 on-link route removed", "ip -6 route del fd10::/64 dev eth0", func(l underlay.Link) bool { return l.V6.IsValid() && !l.Reaches(ip("fd10::1")) })
 		expect("default route removed", "ip route del default", func(l underlay.Link) bool { return l.Name == "" })
 		expect("default route back", "ip route add default via 192.168.1.1", func(l underlay.Link) bool { return l.V4.IsValid() })
+		run(t, `echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode # the kernel then notifies of the object, and not of its routes
+			ip nexthop add id 9 via 192.168.1.1 dev eth0; ip route replace default nhid 9`)
+		for _, step := range []struct {
+			what, change string
+			found        bool
+		}{
+			{"nexthop object elsewhere", "ip nexthop replace id 9 dev far", false},
+			{"nexthop object back", "ip nexthop replace id 9 via 192.168.1.1 dev eth0", true},
+			{"nexthop object deleted", "ip nexthop del id 9", false},
+		} {
+			drain(changed) // of what was done before
+			expect(step.what, step.change, func(l underlay.Link) bool { return l.V4.IsValid() == step.found })
+		}
 		expect("unplugged", "ip link del eth0", func(l underlay.Link) bool { return l.Name == "" })
 		expect("plugged in again", plug, func(l underlay.Link) bool { return l.Index != first && l.V4 == ip("192.168.1.6") && l.MTU == 1500 })
 
@@ -179,14 +192,14 @@ func TestWatch(t *testing.T) {
 				ip -6 route add fd07::/64 via 2001:db8:1::1; ip -6 route del fd07::/64
 				ip route add 10.5.8.0/24 dev far proto 70; ip route del 10.5.8.0/24 # as flanneld's own for WireGuard
 				ip -6 route add fd08::/64 dev far proto 70; ip -6 route del fd08::/64
-				echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode # notifications then have the ID of an object in place of the gateway
-				ip -6 nexthop add id 7 via 2001:db8:1::1 dev eth0; ip -6 route add fd07::/64 nhid 7 proto bgp; ip -6 route del fd07::/64; ip nexthop del id 7
+				ip -6 nexthop add id 7 via 2001:db8:1::1 dev eth0 proto 70 # as flanneld's own
+				ip -6 route add fd07::/64 nhid 7 proto bgp; ip -6 route del fd07::/64; ip nexthop del id 7
 				ip link add flannel.1 address 02:00:00:00:00:77 type veth peer name flannel-far; ip link set flannel.1 up
 				ip link set flannel-far up; ip -6 route add fd08::/64 dev flannel.1; ip link del flannel.1`)
 			select {
 			case <-changed:
 				if tries == 0 {
-					t.Fatal("notified of a change of flanneld's devices or routes, or of a route with a gateway that is no default route")
+					t.Fatal("notified of a change of flanneld's devices, routes or nexthop objects, or of a route with a gateway that is no default route")
 				}
 			case <-time.After(time.Second):
 				return

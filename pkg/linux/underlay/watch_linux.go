@@ -23,7 +23,7 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 	ignored := ignoredLinks{}
 	l, err := rtnetlink.Listen(rtnetlink.Notifications{
 		Protocol: unix.NETLINK_ROUTE,
-		Groups:   []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE},
+		Groups:   []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_NEXTHOP},
 		Filter:   fewRoutes(),
 		Each: func(h rtnetlink.Header, body []byte) error {
 			if ignored.concerns(h.Kind, body) {
@@ -47,8 +47,8 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 // that a route for each peer does not wake us. It drops flanneld's own routes, and passes the default
 // routes of others and their on-link routes: those with scope link or, as IPv6 has no scopes, with an
 // interface and without a gateway. An IPv6 route whose message names no interface has several hops, or only
-// the ID of a nexthop object: relevant would ignore it, too (route.direct). fewRoutes passes all that is not
-// about routes.
+// the ID of a nexthop object: relevant would ignore it, too (route.direct). Of nexthop objects, it drops
+// flanneld's own. fewRoutes passes all that is not about routes or nexthop objects.
 func fewRoutes() []unix.SockFilter {
 	const ( // offsets in a message
 		kind       = 4 // nlmsg_type
@@ -57,6 +57,7 @@ func fewRoutes() []unix.SockFilter {
 		protocol   = family + 5 // rtm_protocol
 		scope      = family + 6 // rtm_scope
 		attributes = family + unix.SizeofRtMsg
+		nhProtocol = family + 2 // nh_protocol, of struct nhmsg
 	)
 	// SKF_AD_OFF + SKF_AD_NLATTR of linux/filter.h: the load from there is of the offset of the first
 	// attribute with the type X, from the offset A on; 0: there is none.
@@ -69,8 +70,12 @@ func fewRoutes() []unix.SockFilter {
 	// The two returns are the number of bytes to pass: all of them (pass), or none (drop).
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kind},
-		{Code: ifEqual, K: swapped(unix.RTM_NEWROUTE), Jt: 1},
-		{Code: ifEqual, K: swapped(unix.RTM_DELROUTE), Jf: 16}, // to pass
+		{Code: ifEqual, K: swapped(unix.RTM_NEWROUTE), Jt: 5},
+		{Code: ifEqual, K: swapped(unix.RTM_DELROUTE), Jt: 4},
+		{Code: ifEqual, K: swapped(unix.RTM_NEWNEXTHOP), Jt: 1},
+		{Code: ifEqual, K: swapped(unix.RTM_DELNEXTHOP), Jf: 18}, // to pass
+		{Code: loadByte, K: nhProtocol},
+		{Code: ifEqual, K: rtnetlink.ProtocolOurs, Jt: 17, Jf: 16}, // to drop or to pass
 		{Code: loadByte, K: protocol},
 		{Code: ifEqual, K: rtnetlink.ProtocolOurs, Jt: 15}, // to drop
 		{Code: loadByte, K: bits},
@@ -138,6 +143,9 @@ func (ignored ignoredLinks) concerns(kind uint16, body []byte) bool {
 		// Networks on the link of an ignored interface do not count. A default route may have further hops;
 		// others have exactly one (relevant).
 		return ok && (r.dst.Bits() == 0 || !ignored[int32(r.hops[0].index)])
+	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
+		// The kernel changes or deletes the routes through the object, and does not always notify of them.
+		return true
 	}
 	return false
 }
