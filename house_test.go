@@ -106,6 +106,7 @@ var mayImport = map[string][]string{
 	"internal/test/logtest":       {},
 	"internal/test/eventually":    {},
 	"internal/test/nettest":       {},
+	"internal/test/vicitest":      {},
 	// In a group of its own, since its name is longer than the others.
 	"pkg/dataplane/extension": {"pkg/dataplane"},
 

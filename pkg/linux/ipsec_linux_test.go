@@ -75,6 +75,10 @@ func TestFormerOptions(t *testing.T) {
 			t.Errorf("%s: former options: %t", name, got)
 		}
 	}
+	plain := other(func(c *ikeConn) { c.udpEncap = false })
+	if (&ikeState{pairs: []charon.Pair{{Child: childOf(plain)}}}).hasFormer(ikeEntry{Key: ike, Value: unknownConn}) {
+		t.Error("of unknown options, there are former ones")
+	}
 }
 
 // The table takes a connection without keys for one that nobody has changed, if this run has loaded it and the kernel

@@ -56,6 +56,11 @@ type ikeConn struct {
 	former bool // there may be something of the former content, which is to end
 }
 
+// unknownConn stands for a content that this run does not know: it has not loaded the connection (then only list has
+// it), or a load failed after charon may have taken a part of it (then it is in ikeStore.applied). No desired content
+// equals it, so that the connection is loaded again.
+var unknownConn = ikeConn{}
+
 // String implements fmt.Stringer: the log has this text of a connection that others have changed.
 func (c ikeConn) String() string {
 	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t, deleted keys %t, former keys %t", c.proposal, c.udpEncap, c.down, c.lost, c.former)
@@ -93,9 +98,36 @@ type ikeState struct {
 	delay time.Duration // from the last negotiation to retry; 0: none was begun since the last success
 }
 
-// hasFormer reports whether there are security associations of other options than those of e.
+// observe returns the state of a connection by its security associations in charon, and by
+// spis, those that the kernel has. What only Set changes (retry, delay) is copied from s.states.
+func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *ikeState {
+	state := &ikeState{since: time.Now()}
+	if before, known := s.states[key]; known {
+		*state = *before
+	}
+	state.up, state.lost, state.pairs = false, false, nil
+	installed := false
+	for _, sa := range sas {
+		state.up = state.up || sa.State == "CONNECTING" || sa.Busy // charon negotiates
+		for _, p := range sa.Pairs {
+			complete := spis[p.In] && spis[p.Out]
+			installed = installed || p.State == "INSTALLED" && complete
+			state.lost = state.lost || p.State == "INSTALLED" && !complete
+			if p.State == "INSTALLED" {
+				state.pairs = append(state.pairs, p)
+			}
+		}
+	}
+	if installed { // so the last negotiation succeeded: the delays begin anew
+		*state = ikeState{up: true, wasUp: true, pairs: state.pairs, since: state.since}
+	}
+	return state
+}
+
+// hasFormer reports whether there are security associations of other options than those of e, as far as these
+// are known.
 func (s *ikeState) hasFormer(e ikeEntry) bool {
-	return slices.ContainsFunc(s.pairs, func(p charon.Pair) bool { return isFormer(e, p) })
+	return e.Value != unknownConn && slices.ContainsFunc(s.pairs, func(p charon.Pair) bool { return isFormer(e, p) })
 }
 
 // isFormer reports whether p is of other options than those of e: it should be in UDP and is not, or its name

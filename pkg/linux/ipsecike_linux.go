@@ -21,7 +21,8 @@ import (
 // ikeStore holds the connections in charon between subnets of our networks: it is the
 // reconcile.Store of the table ipsec.ikes. charon does not return all of their content, so
 // that List returns what this run has loaded into this charon. Others are loaded again,
-// which leaves their security associations as they are, except those of former options (hasFormer).
+// which leaves their security associations as they are, except those of former options (hasFormer); if charon
+// may have taken another content in this run, all of them end.
 //
 // Which node begins to negotiate:
 //
@@ -54,7 +55,7 @@ type ikeStore struct {
 	ended   atomic.Bool    // the charon of client has ended, or does not notify any more
 	// othersEnded is when a charon that somebody else had started was last found to have ended; zero: never.
 	othersEnded time.Time
-	applied     map[ikeKey]ikeConn   // loaded in this run; the next list drops what charon does not have. nil before the first connect, like states
+	applied     map[ikeKey]ikeConn   // loaded in this run, or unknownConn; the next list drops what charon does not have. nil before the first connect, like states
 	states      map[ikeKey]*ikeState // as of the last list, and of what Set has begun since
 	replaced    map[ikeKey]bool      // what was negotiated by their former content is to end: see endReplaced
 	// traffic is for Driver.Traffic, by the peers' subnets; nil: not connected.
@@ -193,15 +194,19 @@ func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 	out, applied := map[ikeKey]ikeConn{}, map[ikeKey]ikeConn{}
 	states, traffic := map[ikeKey]*ikeState{}, map[netip.Prefix]dataplane.TunnelReport{}
 	scope, hasConn, hasSecret := s.scope.Load(), setOf(names), setOf(secrets)
-	// A connection without its secret, or a secret without its connection, is a part of a
-	// connection that could not be loaded or unloaded: Set or Delete completes that.
-	for name := range setOf(slices.Concat(names, secrets)) {
+	// A connection without its secret, or a secret without its connection, is a part of a connection that could
+	// not be loaded or unloaded, and one in replaced may have security associations: Set or Delete completes that.
+	all := setOf(slices.Concat(names, secrets))
+	for key := range s.replaced {
+		all[key.String()] = true
+	}
+	for name := range all {
 		key, ok := parseIKE(name)
 		if !ok || !scope.has(key.LocalNet) || !scope.has(key.RemoteNet) {
 			continue
 		}
 		state := s.observe(key, byName[name], spis)
-		conn := ikeConn{} // differs from the desired one, so that it is loaded again
+		conn := unknownConn
 		if before, ok := s.applied[key]; ok && hasSecret[name] && hasConn[name] {
 			conn, applied[key] = before, before
 			if _, known := s.replaced[key]; !known && state.hasFormer(ikeEntry{Key: key, Value: before}) {
@@ -225,32 +230,6 @@ func setOf(names []string) map[string]bool {
 	return set
 }
 
-// observe returns the state of a connection by its security associations in charon, and by
-// spis, those that the kernel has. What only Set changes (retry, delay) is copied from s.states.
-func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *ikeState {
-	state := &ikeState{since: time.Now()}
-	if before, known := s.states[key]; known {
-		*state = *before
-	}
-	state.up, state.lost, state.pairs = false, false, nil
-	installed := false
-	for _, sa := range sas {
-		state.up = state.up || sa.State == "CONNECTING" || sa.Busy // charon negotiates
-		for _, p := range sa.Pairs {
-			complete := spis[p.In] && spis[p.Out]
-			installed = installed || p.State == "INSTALLED" && complete
-			state.lost = state.lost || p.State == "INSTALLED" && !complete
-			if p.State == "INSTALLED" {
-				state.pairs = append(state.pairs, p)
-			}
-		}
-	}
-	if installed { // so the last negotiation succeeded: the delays begin anew
-		*state = ikeState{up: true, wasUp: true, pairs: state.pairs, since: state.since}
-	}
-	return state
-}
-
 // Set loads the connections that differ from those in charon, ends what was negotiated by their
 // former content, and begins to negotiate where that is due, in this order: so the first message to a
 // peer comes after the end of what that peer has begun, and two nodes that get a configuration at the
@@ -269,7 +248,8 @@ func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 	return errs
 }
 
-// load loads a connection, unless charon has this content, and notes in replaced what is to end.
+// load loads a connection, unless charon has this content, and notes in replaced what is to end. If charon gives no
+// answer to the first load of a run, and the secret is another one at the next, keys of the first secret may stay.
 func (s *ikeStore) load(e ikeEntry) error {
 	state, known := s.states[e.Key]
 	if !known {
@@ -278,6 +258,9 @@ func (s *ikeStore) load(e ikeEntry) error {
 	}
 	if before, loaded := s.applied[e.Key]; before != e.Value {
 		if err := s.client.Load(connectionOf(e), e.Value.secret); err != nil {
+			if refusal, is := errors.AsType[*charon.Refusal](err); loaded && !(is && refusal.Command == "load-conn") {
+				s.applied[e.Key] = unknownConn
+			}
 			return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
 		}
 		s.applied[e.Key] = e.Value
@@ -356,10 +339,14 @@ func (s *ikeStore) rekey(key ikeKey, state *ikeState) error {
 func (s *ikeStore) Delete(_ context.Context, entries []ikeEntry) []error {
 	errs := make([]error, len(entries))
 	s.each(entries, errs, func(e ikeEntry) error {
-		delete(s.applied, e.Key)
-		delete(s.states, e.Key)
-		delete(s.replaced, e.Key)
-		return s.client.Unload(e.Key.String())
+		s.replaced[e.Key] = true // also if the connection is wanted again, unless Unload has an answer
+		err := s.client.Unload(e.Key.String())
+		if err == nil {
+			delete(s.applied, e.Key)
+			delete(s.states, e.Key)
+			delete(s.replaced, e.Key)
+		}
+		return err
 	})
 	return errs
 }

@@ -107,9 +107,12 @@ type wgState struct {
 // WireGuard's paper, section 6.1.
 const sessionLasts = 180 * time.Second
 
-// answersWithin is the time in which a peer that has received data answers, by a keepalive if it has
-// no data: KEEPALIVE_TIMEOUT and REKEY_TIMEOUT, after which WireGuard itself negotiates anew (section 6.5).
-const answersWithin = 15 * time.Second
+// answersWithin is the time in which a peer that this node sends data to answers, even if the first packets are
+// lost or the peer has lost the session (section 6 of the paper). It answers data by a keepalive, if it has no data,
+// within KEEPALIVE_TIMEOUT. WireGuard negotiates anew KEEPALIVE_TIMEOUT + REKEY_TIMEOUT (15 s) after data without an
+// answer, and again REKEY_TIMEOUT (5 s) later, each with up to a third of a second of jitter: 20.7 s. The rest is
+// for the answer to the second handshake.
+const answersWithin = 22 * time.Second
 
 // keepaliveSize is the size of a keepalive in bytes: a message without data (section 5.4.6). A peer does not
 // answer a keepalive. Each other message is larger, and answered.

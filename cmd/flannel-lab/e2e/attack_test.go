@@ -23,8 +23,8 @@ import (
 // Somebody between the nodes reads and changes what pods send, except with wireguard.
 func TestReadAndChangeOnTheWay(t *testing.T) {
 	t.Parallel()
-	secret := strings.Repeat("a secret of pods", 5) // longer than a small probe, of 76 bytes, so that no other packet has its length
-	for backend, payload := range map[string]int{   // the offset of the pods' data behind the first IP header
+	secret := strings.Repeat("a secret of pods", 5)
+	for backend, payload := range map[string]int{ // the offset of the pods' data behind the first IP header
 		"vxlan":     8 + 8 + 14 + 20 + 8,
 		"udp":       8 + 20 + 8,
 		"host-gw":   8,
@@ -36,7 +36,9 @@ func TestReadAndChangeOnTheWay(t *testing.T) {
 		}
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			l := start(t, lab.Options{Nodes: 2}, `{"Type":"`+backend+`"}`)
+			// With probes, other packets have the length of the encrypted datagram: the kernel reports to a peer that the hop limit
+			// of its probe for a pod has ended. That packet has 104 bytes and the datagram 108; WireGuard pads both to 112.
+			l := start(t, lab.Options{Nodes: 2}, `{"Type":"`+backend+`"}`, "--probe=false")
 			a, b := pair(t, l)
 			must(t, reach(t.Context(), a, b))
 			in, s := newInbox(t, b), sniff(t, l, secret)

@@ -2,7 +2,6 @@ package charon
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/internal/test/vicitest"
 	"flannel/pkg/conf"
 )
 
@@ -141,59 +142,36 @@ func TestPackets(t *testing.T) {
 
 // server answers commands, and records them.
 type server struct {
-	answers map[string][]string // packets without length, by command or event; "end" closes the connection
+	answers map[string][]string // packets without length, by command or event; "end", as the last one, closes the connection
 	mu      sync.Mutex
 	got     []string // commands and their messages in hexadecimal
 }
 
-// serve accepts one connection on a socket of the test.
+// serve returns a client of s at a socket of the test.
 func serve(t *testing.T, s *server) *Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "vici")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if conn, err := l.Accept(); err == nil {
-			s.run(conn)
-		}
-	}()
+	vicitest.Serve(t, path, s.answer)
 	c, err := Dial(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _, _ = c.Close(), l.Close(), <-done })
+	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
-func (s *server) run(conn net.Conn) {
-	defer conn.Close()
-	for {
-		var length [4]byte
-		if _, err := io.ReadFull(conn, length[:]); err != nil {
-			return
-		}
-		packet := make([]byte, binary.BigEndian.Uint32(length[:]))
-		if _, err := io.ReadFull(conn, packet); err != nil {
-			return
-		}
-		name := string(packet[2 : 2+packet[1]])
-		s.mu.Lock()
-		s.got = append(s.got, name+" "+hex.EncodeToString(packet[2+packet[1]:]))
-		s.mu.Unlock()
-		if kind := packet[0]; kind == eventRegister || kind == eventUnregister {
-			_, _ = conn.Write([]byte{0, 0, 0, 1, eventConfirm})
-		}
-		for _, answer := range s.answers[name] {
-			if answer == "end" {
-				return
-			}
-			_, _ = conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(answer))), answer...))
-		}
+func (s *server) answer(kind byte, name string, message []byte) (packets []string, ends bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.got = append(s.got, name+" "+hex.EncodeToString(message))
+	if kind == eventRegister || kind == eventUnregister {
+		packets = []string{string(rune(eventConfirm))}
 	}
+	packets = append(packets, s.answers[name]...)
+	if ends = slices.Contains(packets, "end"); ends {
+		packets = packets[:len(packets)-1]
+	}
+	return packets, ends
 }
 
 // packet returns a packet without its length.

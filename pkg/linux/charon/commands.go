@@ -79,7 +79,8 @@ func yesNo(b bool) string {
 func seconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) + "s" }
 
 // Load adds or replaces a connection and its secret, which has the connection's name. Security
-// associations that exist stay. Errors do not contain the secret. A refused connection changes nothing.
+// associations that exist stay. Errors do not contain the secret. If charon refuses load-conn, nothing has
+// changed. After any other error, charon may have the former connection or the new one, and either secret.
 func (c *Client) Load(conn Connection, secret conf.Secret) error {
 	_, err := c.call("load-conn", conn.message())
 	if err == nil {
