@@ -229,7 +229,7 @@ func unpackPins(ctx context.Context, file, cache, dir string) error {
 	return nil
 }
 
-// write makes the entry below a directory. A directory may exist, as packages share them, but no link.
+// write makes the entry below a directory. It is an error if a link to be written exists.
 func (e entry) write(dir string) error {
 	name := filepath.Join(dir, e.name)
 	if e.mode.IsDir() {
@@ -375,7 +375,11 @@ func untar(r io.Reader) (all []entry, err error) {
 			continue
 		}
 		switch h.Typeflag {
-		case tar.TypeDir, tar.TypeSymlink:
+		case tar.TypeDir:
+			if slices.Contains([]string{"bin", "sbin", "lib", "lib64"}, e.name) { // links of base-files, which it would replace
+				return nil, fmt.Errorf("%s is a directory, want a link", h.Name)
+			}
+		case tar.TypeSymlink:
 		case tar.TypeReg:
 			if e.data, err = io.ReadAll(t); err != nil {
 				return nil, err

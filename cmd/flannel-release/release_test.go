@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
@@ -325,6 +326,20 @@ func TestPackageIsVerified(t *testing.T) {
 		}
 		if _, err := p.read(cache); (err == nil) != want {
 			t.Errorf("%s: %v", content, err)
+		}
+	}
+}
+
+// A directory that would replace a link of the system with merged /usr is refused.
+func TestMergedUsr(t *testing.T) {
+	for name, want := range map[string]bool{"./lib/": false, "./usr/lib/": true, "./libx/": true} {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		if err := errors.Join(w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeDir}), w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := untar(&b); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func doctorCommand(c *call) func(context.Context) int {
 	timeout := c.limitFlag("timeout", 5*time.Second, "time limit of each probe; what takes longer is unknown")
 	return func(ctx context.Context) int {
 		asking, cancel := context.WithTimeout(ctx, *timeout) // for the two questions to the daemon
-		// The daemon's answer is not needed here: askSettings also copies it into c.options, except where
+		// The returned answer is ignored, because askSettings has copied it into c.options, except where
 		// flags of this command say otherwise. onBehalf: the daemon must ask the API server, as this
 		// command has no credentials.
 		_, onBehalf := c.askSettings(asking)

@@ -21,7 +21,7 @@ import (
 // 1 MB for a list of 1,000 Nodes, and ten times as long.
 //
 // The API server's bytes are not trusted to be complete or right: every error is returned,
-// and ends the list or the watch.
+// and ends the list or the watch. Labels are not checked.
 
 // magic is the beginning of every object. A runtime.Unknown (a message of apimachinery)
 // follows, whose field 2 is the object.
@@ -40,6 +40,9 @@ const maxObject = 8 << 20
 
 // errNotProtobuf is the error of an answer in another encoding, such as that of a proxy.
 var errNotProtobuf = errors.New("the answer is not in the Kubernetes protobuf encoding")
+
+// errUndecodable is the error of an event that was received, but cannot be decoded.
+var errUndecodable = errors.New("cannot decode")
 
 // errNoName is the error of a Node without a name, which only a BOOKMARK may have.
 var errNoName = errors.New("a Node without a name")
@@ -177,11 +180,11 @@ func newWatchReader(r io.Reader) *watchReader {
 	return &watchReader{Reader: bufio.NewReaderSize(r, 64<<10)}
 }
 
-// next returns the next n bytes. They are valid until the next call. The end of the stream before them is an error like
-// that within them: io.ErrUnexpectedEOF.
+// next returns the next n bytes. They are valid until the next call. If the stream ends before or within
+// these bytes, the error is io.ErrUnexpectedEOF.
 func (r *watchReader) next(n uint64) ([]byte, error) {
 	if n > maxObject {
-		return nil, fmt.Errorf("an object of %d bytes is longer than %d", n, maxObject)
+		return nil, fmt.Errorf("%w: an object of %d bytes is longer than %d", errUndecodable, n, maxObject)
 	}
 	if uint64(cap(r.buf)) < n {
 		r.buf = make([]byte, n)
@@ -293,7 +296,7 @@ type watchEvent struct {
 }
 
 // Event reads the next event: its length in four bytes, and a WatchEvent. The error is io.EOF only if the stream has
-// ended before it, as it does when the API server ends the watch.
+// ended before it, as it does when the API server ends the watch, and errUndecodable only if the event cannot be decoded.
 func (r *watchReader) Event(prefix string) (e watchEvent, err error) {
 	if _, err := r.Peek(1); err != nil {
 		return e, err
@@ -306,8 +309,16 @@ func (r *watchReader) Event(prefix string) (e watchEvent, err error) {
 	if err != nil {
 		return e, err
 	}
+	if e, err = parseEvent(frame, prefix); err != nil {
+		err = fmt.Errorf("%w an event: %w", errUndecodable, err)
+	}
+	return e, err
+}
+
+// parseEvent decodes a WatchEvent.
+func parseEvent(b []byte, prefix string) (e watchEvent, err error) {
 	var object []byte
-	err = fields(frame, func(number protowire.Number, value []byte) error {
+	err = fields(b, func(number protowire.Number, value []byte) error {
 		switch number {
 		case 1: // type
 			e.Kind = string(value)
@@ -324,7 +335,7 @@ func (r *watchReader) Event(prefix string) (e watchEvent, err error) {
 		err = errors.New("an event without a type or an object")
 	}
 	if err != nil {
-		return e, fmt.Errorf("read the watch: %w", err)
+		return e, err
 	}
 	if e.Kind == "ERROR" {
 		e.Status = &metav1.Status{}

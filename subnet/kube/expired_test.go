@@ -17,7 +17,7 @@ import (
 )
 
 // What a real server does only after hours: its history no longer reaches back (410, as an answer and in the middle of
-// a watch), and it is too busy (429).
+// a watch), and it is too busy (429). Also: an event that cannot be decoded.
 func TestExpired(t *testing.T) {
 	t.Parallel()
 	var lists, watches atomic.Int32
@@ -29,7 +29,7 @@ func TestExpired(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", protobuf)
 		if r.URL.Query().Get("limit") != "" { // where the store is now
-			_, _ = w.Write(kubetest.Encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "50"}}, "NodeList"))
+			_, _ = w.Write(kubetest.Encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1000"}}, "NodeList"))
 			return
 		}
 		if r.URL.Query().Get("watch") == "" {
@@ -52,6 +52,9 @@ func TestExpired(t *testing.T) {
 		case 2:
 			w.WriteHeader(http.StatusOK)
 			_, _ = w.Write(kubetest.Frame(t, "ERROR", kubetest.Encode(t, &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonGone}, "Status")))
+		case 3:
+			w.WriteHeader(http.StatusOK)
+			_, _ = w.Write(kubetest.Frame(t, "MODIFIED", []byte("{}")))
 		default:
 			w.WriteHeader(http.StatusOK)
 			w.(http.Flusher).Flush()
@@ -69,11 +72,11 @@ func TestExpired(t *testing.T) {
 	n.listen(m)
 	begin := time.Now()
 	go m.Watch(ctx, n.Record) //nolint:errcheck // it ends with the test
-	n.Sees("node0 node1 node2 node3")
+	n.Sees("node0 node1 node2 node3 node4")
 	if took := time.Since(begin); took < time.Second {
 		t.Errorf("came again after %v, although it was asked to wait for a second", took)
 	}
-	if lists.Load() != 4 || watches.Load() < 2 || n.logs.Count() > 2 {
+	if lists.Load() != 5 || watches.Load() < 3 || n.logs.Count() > 2 {
 		t.Errorf("%d lists, %d watches\n%s", lists.Load(), watches.Load(), n.logs)
 	}
 }

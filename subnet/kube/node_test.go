@@ -272,7 +272,7 @@ func TestReadEvents(t *testing.T) {
 		t.Errorf("a bookmark: %+v, %v", e, err)
 	}
 	for name, frame := range map[string][]byte{
-		"an empty frame": {0, 0, 0, 0}, "no type": kubetest.Frame(t, "", bookmark), "no bytes of an object": kubetest.Frame(t, "MODIFIED", nil),
+		"an empty frame": {0, 0, 0, 0}, "no type": kubetest.Frame(t, "", kubetest.Encode(t, meta, "PartialObjectMetadata")), "no bytes of an object": kubetest.Frame(t, "MODIFIED", nil),
 		"no object": []byte("\x00\x00\x00\x07\x0a\x05ERROR"), "a Node without a name": kubetest.Frame(t, "MODIFIED", bookmark),
 		// The object's bytes are whole, and a field after them is cut off.
 		"a broken object": []byte("\x00\x00\x00\x13\x0a\x05ERROR\x12\x0a\x0a\x06k8s\x00\x12\x00\x12\x05"),

@@ -64,8 +64,8 @@ func (i instance) addSuffix(chains []firewall.Chain) []firewall.Chain {
 type place interface {
 	String() string
 	// sync makes our chains there equal to want, or removes them if want is nil. It returns how many chains it wrote or
-	// removed, also with an error. The error is errRefused if the kernel or iptables rejects the rules, so that syncPlace
-	// tries fewer.
+	// removed; with an error, at least so many. The error is errRefused if the kernel or iptables rejects the rules, so that
+	// syncPlace tries fewer.
 	sync(ctx context.Context, want []firewall.Chain) (int, error)
 	// list describes for a person what is ours there, one line for each chain, jump or table.
 	list(ctx context.Context) ([]string, error)

@@ -167,7 +167,7 @@ func (p *iptablesPlace) sync(ctx context.Context, want []firewall.Chain) (change
 			return 0, err
 		}
 	}
-	var numbered map[string][]string // of the change written last
+	var numbered map[string][]string // of the change written last: see change
 	for range 3 {
 		have, readErr := p.read(ctx, want)
 		if readErr != nil {

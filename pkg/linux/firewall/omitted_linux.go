@@ -34,22 +34,26 @@ func (o omitted) from(want []firewall.Chain) []firewall.Chain {
 // that is not essential, then without all of these parts. Once rules with less are written, it tries the whole rules
 // again, because iptables exits alike for what the kernel does not support and for what it could not do at that moment.
 // What had to be omitted is omitted everywhere from then on.
-func (f *Firewall) syncPlace(ctx context.Context, s *placeState) (int, error) {
-	n, err := s.sync(ctx, s.want)
+func (f *Firewall) syncPlace(ctx context.Context, s *placeState) (changed int, err error) {
+	sync := func(want []firewall.Chain) error {
+		n, err := s.sync(ctx, want)
+		changed = max(changed, n)
+		return err
+	}
+	err = sync(s.want)
 	if !errors.Is(err, errRefused) {
-		return n, err
+		return changed, err
 	}
 	for _, less := range []omitted{{comment: true}, {random: true}, {comment: true, random: true}} {
 		less = omitted{comment: less.comment || f.omitted.comment, random: less.random || f.omitted.random}
 		if ctx.Err() != nil {
 			break
 		}
-		n, lessErr := s.sync(ctx, less.from(s.want))
-		if lessErr != nil {
+		if sync(less.from(s.want)) != nil {
 			continue
 		}
-		if whole, err := s.sync(ctx, s.want); !errors.Is(err, errRefused) { // accepted now, or not known
-			return whole, err
+		if err := sync(s.want); !errors.Is(err, errRefused) { // accepted now, or not known
+			return changed, err
 		}
 		f.log.Warn("rules are refused, writing them without what is not essential", "where", s.String(),
 			"random_fully", !less.random, "comments", !less.comment, "err", err)
@@ -57,9 +61,9 @@ func (f *Firewall) syncPlace(ctx context.Context, s *placeState) (int, error) {
 		for _, s := range f.places {
 			s.want = less.from(s.want)
 		}
-		return n, nil
+		return changed, nil
 	}
-	return n, err // of the first sync: none of the parts was the reason
+	return changed, err // of the first sync: none of the parts was the reason
 }
 
 // extensions finds the name of an extension in what iptables says if iptables or the kernel lacks it:

@@ -272,25 +272,38 @@ func TestInsertedWhileAnotherWrites(t *testing.T) {
 	})
 }
 
-// An error after a chain was written does not hide that it was written.
+// An error after a chain was repaired does not hide that it was repaired.
 func TestWrittenBeforeError(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		sh(t, "iptables-nft "+hostProhibited)
-		dir := t.TempDir()
-		// Beside the first write to filter, another rule is inserted, so that a second write moves the jump. It is killed.
-		script := "#!/bin/sh\ninput=$(cat)\ncase $input in *FORWARD*) [ -e " + dir + "/done ] && kill -9 $$; touch " + dir + "/done\n" +
-			"/usr/sbin/iptables-nft -I FORWARD -i b -j DROP;; esac\nprintf '%s\\n' \"$input\" | /usr/sbin/iptables-nft-restore \"$@\"\n"
-		if err := os.WriteFile(filepath.Join(dir, "iptables-nft-restore"), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-		f := open(t, 0)
-		defer f.Close()
-		changed, err := f.Apply(t.Context(), both(firewall.IPTables))
-		if want := 4; err == nil || changed != want { // two tables of each family
-			t.Errorf("%d chains changed, want %d, and the error: %v", changed, want, err)
-		}
-	})
+	for name, end := range map[string]string{"killed": "kill -9 $$", "refused": "exit 1"} {
+		t.Run(name, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				repaired := 0
+				f, err := New(firewall.Options{Log: quiet, Repaired: func() { repaired++ }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				apply(t, f, both(firewall.IPTables))
+				sh(t, "iptables-nft -F FORWARD; iptables-nft "+hostProhibited)
+				dir := t.TempDir()
+				// Beside the first write to filter, another rule is inserted, so that a second write moves the jump. The second
+				// write is killed or refused.
+				script := "#!/bin/sh\ninput=$(cat)\ncase $input in *FORWARD*) [ -e " + dir + "/done ] && " + end + "; touch " + dir + "/done\n" +
+					"/usr/sbin/iptables-nft -I FORWARD -i b -j DROP;; esac\nprintf '%s\\n' \"$input\" | /usr/sbin/iptables-nft-restore \"$@\"\n"
+				if err := os.WriteFile(filepath.Join(dir, "iptables-nft-restore"), []byte(script), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+				for _, s := range f.places {
+					s.needsCheck = true
+				}
+				changed, err := f.Apply(t.Context(), both(firewall.IPTables))
+				if changed != 1 || repaired != 1 {
+					t.Errorf("%d chains changed, want 1, %d repairs reported, want 1; the error: %v", changed, repaired, err)
+				}
+			})
+		})
+	}
 }
 
 // The same rules hold where iptables-save cannot read the table.

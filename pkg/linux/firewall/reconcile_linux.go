@@ -36,6 +36,10 @@ func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) 
 		return 0, nil
 	}
 	n, err := f.syncPlace(ctx, s)
+	if n > 0 { // also before an error: the retry may find nothing left to write
+		digest = 0 // it is that of the rules before our write: read them once more at the next check
+		f.recordChange(s, now)
+	}
 	if err != nil && ctx.Err() != nil {
 		return n, err // we are shutting down: no reason for a backoff
 	}
@@ -45,12 +49,7 @@ func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) 
 		return n, err
 	}
 	s.retry.Clear()
-	s.needsCheck, s.syncedDigest = false, digest
-	if n > 0 {
-		s.syncedDigest = 0 // digest is that of the rules before our write: read them once more at the next check
-		f.recordChange(s, now)
-	}
-	s.synced = true
+	s.needsCheck, s.syncedDigest, s.synced = false, digest, true
 	return n, nil
 }
 

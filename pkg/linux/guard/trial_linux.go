@@ -8,12 +8,12 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// trial decides when rules may drop: when for Config.Trial they have found no packet whose
-// inner source is in a peer's subnet ("claims to be from a peer's pod"). The kernel counts these
-// packets (claimed). Samples only describe them: in a flood of other packets, the kernel may
-// have no room for a sample of a peer's. A restart of the daemon continues where the rules in the
-// kernel are: if these drop, so do those of the new run. All of this but FoundOfPeer runs on the
-// loop's goroutine.
+// trial decides when rules may drop. The kernel counts the packets that they find whose inner source
+// is in a peer's subnet ("claims to be from a peer's pod", claimed). Rules may drop once they have found
+// no such packet for the time Config.Trial. Samples only describe these packets: in a flood of others,
+// the kernel may have no room for a sample of such a packet. A restart of the daemon continues where
+// the rules in the kernel are: if these drop, so do those of the new run. All of this but FoundOfPeer
+// runs on the loop's goroutine.
 //
 //	state    cause                                             next     action
 //	none     Apply with Enforce                                running  the rules count
@@ -26,10 +26,11 @@ type trial struct {
 	passed  bool      // a trial ended, maybe in an earlier run, whose rules dropped. mayEnforce, write and check set it
 	began   time.Time // when the trial began, or rules were missing last; zero: there is no trial
 	quiet   time.Time // since when nothing was found
-	found   uint64    // packets that claim to be from a pod of a peer, at that time
+	found   uint64    // packets that claim to be from a pod of a peer, as last read
+	unread  bool      // found was not read since the trial began
 	look    time.Time // when mayEnforce is to be called again (setDue has it called); zero: no look is due
 	waiting string    // why the rules do not drop although they should
-	last    string    // describes the last packet that was found; "": there was none
+	last    string    // describes the last packet found in this trial; "": there was none
 }
 
 // mayEnforce begins, continues or ends the trial, and reports whether rules may drop now. The caller
@@ -47,10 +48,12 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	found, known := g.claims()
 	switch {
 	case t.began.IsZero(), g.config == nil: // rules that are not in force find nothing
-		t.began, t.quiet, t.found, t.last = now, now, found, ""
+		t.began, t.quiet, t.found, t.unread, t.last = now, now, found, !known, ""
 	case !known: // there may have been a packet: the next reading shows it
 		t.quiet = now
-	case found != t.found: // != and not >: counters may start anew
+	case t.unread, found < t.found: // the first reading, or the counters started anew: there may have been a packet
+		t.quiet, t.found, t.unread = now, found, false
+	case found > t.found:
 		t.quiet, t.found, t.last = now, found, "unknown" // unless a sample describes the packet
 	}
 	if last, text := g.samples.ofPeer(); last.After(t.began) {

@@ -67,8 +67,8 @@ func TestTrialBesideFlood(t *testing.T) {
 	})
 }
 
-// Counters that cannot be read for a while delay the trial until they are, and are no packet. A trial that begins anew does not
-// wait for the packet of the earlier one.
+// While counters cannot be read, the trial is delayed, and no packet is reported. Nor is one if counters start anew. A trial
+// that begins anew does not wait for the packet of the earlier one, even if its first reading fails.
 func TestTrialCountersUnread(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l, c, faults := newLink(t), Config{Outer: overVXLAN, Enforce: true, Trial: time.Hour}, nstest.NewFaults(t)
@@ -102,10 +102,15 @@ func TestTrialCountersUnread(t *testing.T) {
 			t.Error("it enforces less than an hour after the counters were not read")
 		}
 		g.config = nil // as after a failed write
+		_, _ = look(62*time.Minute, true)
+		g.config = completed(c)
 		if _, last := look(62*time.Minute, false); last != "" {
 			t.Errorf("a new trial waits for an earlier packet: %s", last)
 		}
-		g.config = completed(c)
+		nft(t, "reset counters table inet flannel-guard")
+		if _, last := look(62*time.Minute, false); last != "" {
+			t.Errorf("counters started anew, and this was found: %s", last)
+		}
 		_, _ = look(63*time.Minute, true)
 		_, _ = look(64*time.Minute, false)
 		if enforces, _ := look(123*time.Minute, false); !enforces {

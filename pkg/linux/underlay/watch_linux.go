@@ -40,7 +40,7 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 		return nil, fmt.Errorf("watch interfaces: %w", err)
 	}
 	context.AfterFunc(ctx, func() { _ = l.Close() }) // no error is possible: it is open
-	return underlay.Coalesce(ctx, events), nil       // one value for a burst of them, also if they are received one by one
+	return underlay.Coalesce(ctx, events), nil       // one value for all events of a burst
 }
 
 // fewRoutes returns a socket filter (classic BPF) that drops notifications about most routes, so

@@ -97,8 +97,8 @@ func (*service) CreateEndpointV1(network, name string, ips []netip.Prefix) (stri
 }
 
 // AttachHost implements Calls. A refusal has no code in hcsshim, only a text in the user's language. Therefore the state
-// of the endpoint is read after it, to find out whether the endpoint is already attached or does not exist. One that is
-// attached to a container counts as attached, too: the older API does not name the compartment.
+// of the endpoint is read after it, to find out whether the endpoint is already attached or does not exist. An endpoint
+// that is attached to a container counts as attached, too: the older API does not name the compartment.
 func (s *service) AttachHost(endpoint string) error {
 	if err := s.require("HcnOpenEndpoint"); err != nil { // for s.Endpoint after a refusal
 		return err
