@@ -23,7 +23,8 @@ var logMethods = []string{
 }
 
 // A field, parameter or declared variable with the name of a secret is a conf.Secret, which fmt, slog and encoding/json never
-// print. What Reveal returns is neither logged nor part of an error or a digest.
+// print. No assignment is name = x.Reveal() or name := x.Reveal(), and what Reveal returns is neither logged nor part of an
+// error or a digest.
 func TestSecretsAreOfTheirType(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.test || !within(s.dir, "backend", "pkg", "subnet", "cmd/flanneld", "cmd/flannel") {
@@ -37,6 +38,8 @@ func TestSecretsAreOfTheirType(t *testing.T) {
 				if n.Type != nil {
 					s.checkType(t, n.Names, n.Type)
 				}
+			case *ast.AssignStmt:
+				s.checkVariables(t, n)
 			case *ast.CallExpr:
 				s.checkCall(t, n)
 			}
@@ -50,6 +53,18 @@ func (s source) checkType(t *testing.T, names []*ast.Ident, kind ast.Expr) {
 	for _, n := range names {
 		if text := types.ExprString(kind); conf.IsSecret(n.Name) && slices.Contains(plain, text) {
 			t.Errorf("%s: %s is a %s; make it a conf.Secret", s.fset.Position(n.Pos()), n.Name, text)
+		}
+	}
+}
+
+// checkVariables checks that no assignment is name = x.Reveal() or name := x.Reveal(): checkCall would not find that the name
+// is printed.
+func (s source) checkVariables(t *testing.T, assigned *ast.AssignStmt) {
+	for i, value := range assigned.Rhs {
+		if text := types.ExprString(value); strings.HasSuffix(text, ".Reveal()") {
+			if to, ok := assigned.Lhs[i].(*ast.Ident); ok {
+				t.Errorf("%s: %s gets %s; leave it a conf.Secret", s.fset.Position(to.Pos()), to.Name, text)
+			}
 		}
 	}
 }

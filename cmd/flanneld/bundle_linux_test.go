@@ -57,6 +57,7 @@ func TestBundle(t *testing.T) {
 		t.Setenv("FLANNELD_ETCD_PASSWORD", "pl4nted-etcd")
 		t.Setenv("FLANNELD_SOMETHING_TOKEN", "one and pl4nted-variable")
 		t.Setenv("FLANNELD_OTHER_ENDPOINTS", "http://me:pl4nted-x@127.0.0.1:1,http://me:pl4@nted-pl4nted-y@127.0.0.1:2")
+		t.Setenv("FLANNELD_OTHER_URL", "https://me:pl4nted-13/pl4nted-14#pl4nted-15?pl4nted-16@host") // not percent-encoded
 		daemon := exec.Command("/bin/sh", "-c", "read end", "--etcd-password", "x-pl4nted-argument")
 		daemon.Args[0] = "flanneld" // as one that was started with what the doctor is not told
 		daemon.Env = []string{"ETCD_PASSWORD=x-pl4nted of the daemon"}

@@ -33,10 +33,11 @@ const pollGoneDir = 10 * time.Millisecond
 // The channel receives one value for any number of changes, and none after ctx has
 // ended; it is never closed. If the system has no notifications left (Linux limits
 // them per user), Watch polls every second. Of a directory, only new and deleted
-// entries are changes, and Watch may notice them after a second; likewise changes of the
-// file to which a symbolic link leads. Watch may notice after five seconds that a path leads
-// to another directory: something was mounted over the former one, or a directory above it
-// was renamed. Without paths, Watch watches nothing.
+// entries are changes, and Watch may notice them after a second; likewise that a symbolic
+// link leads to another file although the link is the same. A change of its target is noticed
+// at once if the target can be watched. Watch may notice after five seconds that a path leads to
+// another file or directory: something was mounted over the former one or unmounted from it,
+// or a directory above it was renamed. Without paths, Watch watches nothing.
 func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
 	w := &watch{dirs: map[string]*watchedDir{}, files: map[string]fs.FileInfo{}, changed: make(chan struct{}, 1)}
 	for _, path := range paths {
@@ -54,8 +55,8 @@ func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
 
 // watch is one call of Watch. All its paths share a watcher, of which Linux has few for
 // each user (128 by default), while each can watch many directories. Once start has started
-// it, the goroutine of run has the fields to itself. Directories are watched, and not the
-// files, since a file that is replaced by a rename would take its watch with it.
+// it, the goroutine of run has the fields to itself. It watches directories, because a file
+// that is replaced by a rename takes its watch with it. It also watches the files (watchFile).
 type watch struct {
 	watcher *fsnotify.Watcher      // nil: the system has none left
 	dirs    map[string]*watchedDir // those of files
@@ -93,12 +94,17 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 		News:  []<-chan struct{}{pending.wake},
 		Beats: true, // the polls come together with the process's other timers
 		Work: func(context.Context) (time.Duration, error) {
-			names, notified := pending.take() // lost notifications count as one about a file
+			names, notified := pending.take()
+			if notified { // lost notifications count as one about each file
+				for path := range w.files {
+					names[path] = true
+				}
+			}
 			for name := range names {
 				if dir := w.dirs[name]; dir != nil { // a notification about the directory itself
 					dir.info, dir.gone, interval = nil, true, pollGoneDir/2 // deleted or renamed; doubled below
-				} else {
-					notified = true
+				} else { // the watch on the file ends if it is renamed, also if it is renamed back: poll watches it anew
+					notified, w.files[name] = true, nil
 				}
 			}
 			newDir := w.watchDirs() // a file may have been created in it before it was watched
@@ -211,8 +217,25 @@ func (w *watch) poll() (changed bool) {
 		file := stat(path)
 		changed = changed || !same(last, file)
 		w.files[path] = file
+		if !os.SameFile(last, file) {
+			w.watchFile(path, file)
+		}
 	}
 	return changed
+}
+
+// watchFile watches a file that is new at its path. A file that is a mount point, or to which a
+// symbolic link leads, changes without a notification about the directory of the path. If several
+// paths lead to one file, fsnotify watches it under one of them: if that one then leads elsewhere,
+// polls notice the changes for the others. Windows has no watches on files.
+func (w *watch) watchFile(path string, file fs.FileInfo) {
+	if w.watcher == nil || w.dirs[path] != nil || runtime.GOOS == "windows" {
+		return
+	}
+	_ = w.watcher.Remove(path) // fails if there was no file, or the watch ended with it
+	if file != nil && !file.IsDir() {
+		_ = w.watcher.Add(path) // after an error, polls notice its changes
+	}
 }
 
 // justGone reports whether a directory was deleted and is not there again. It keeps that

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -40,11 +41,12 @@ func (m *machine) useUDP(device string, port uint16, peers int) {
 	}
 }
 
-// tunState is what the kernel has, without the index of the device, and the forwarder's entries.
-func (m *machine) tunState() string {
-	out := run(m.t, `ip -br link show type tun | sed "s/UNKNOWN/UP/"; ip -br -4 addr show type tun | sed "s/UNKNOWN/UP/"; ip route show root 10.5.0.0/16
-		for d in $(ls /sys/class/net | grep "^flannel[0-9]"); do cat /sys/class/net/$d/mtu /proc/sys/net/ipv4/conf/$d/accept_local; ip -d link show $d | grep -o "gso_max_segs [0-9]*"; done`)
-	return out + fmt.Sprint(kindIn[*tun](m.Driver).peers.All())
+// tunState is what the kernel has, without the index of the device, and the forwarder's entries. It is an error if flanneld
+// deletes a device meanwhile.
+func (m *machine) tunState() (string, error) {
+	out, err := exec.Command("sh", "-ec", `ip -br link show type tun | sed "s/UNKNOWN/UP/"; ip -br -4 addr show type tun | sed "s/UNKNOWN/UP/"; ip route show root 10.5.0.0/16
+		for d in $(ls /sys/class/net | grep "^flannel[0-9]"); do cat /sys/class/net/$d/mtu /proc/sys/net/ipv4/conf/$d/accept_local; ip -d link show $d | grep -o "gso_max_segs [0-9]*"; done`).CombinedOutput()
+	return string(out) + fmt.Sprint(kindIn[*tun](m.Driver).peers.All()), err
 }
 
 const tunWant = `flannel0 UP <POINTOPOINT,MULTICAST,NOARP,UP,LOWER_UP>
@@ -67,8 +69,9 @@ func squeezed(text string) string {
 func (m *machine) hasTUN(what, want string) {
 	m.t.Helper()
 	eventually.Nil(m.t, what, func() error {
-		if got := squeezed(m.tunState()); got != want {
-			return fmt.Errorf("the machine has\n%s\nwant\n%s", got, want)
+		state, err := m.tunState()
+		if got := squeezed(state); err != nil || got != want {
+			return fmt.Errorf("the machine has (%v)\n%s\nwant\n%s", err, got, want)
 		}
 		return nil
 	})
@@ -94,7 +97,7 @@ func TestTUNDriftIsRepaired(t *testing.T) {
 		m.serve()
 		m.hasTUN("at first", tunWant)
 		for _, drift := range []string{
-			"ip link del flannel0", "ip link set flannel0 down", "ip link set flannel0 down; ip link set flannel0 up", "ip addr flush dev flannel0", "ip addr add 10.5.77.1/32 dev flannel0",
+			"ip link del flannel0", "ip link set flannel0 down", "ip link set flannel0 down; ip link set flannel0 up", "ip addr del 10.5.1.0/32 dev flannel0", "ip addr add 10.5.77.1/32 dev flannel0",
 			"ip link set flannel0 mtu 1400", "ip route del 10.5.0.0/16", "ip route replace 10.5.0.0/16 via 192.168.100.77 dev eth0",
 			"ip route add 10.5.9.0/24 via 192.168.100.9 dev eth0", "ip route add 10.5.9.0/24 dev flannel0 proto 70",
 			// Before Linux 6.2, only a device that is down can be renamed, and flanneld sets it up at once.

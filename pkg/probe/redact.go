@@ -8,7 +8,9 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"flannel/pkg/conf"
 )
@@ -72,7 +74,9 @@ func (r *redactor) add(text string) {
 	}
 	// The longest first: if a shorter one is its beginning, the rest would stay.
 	at, _ := slices.BinarySearchFunc(r.known, len(text), func(s conf.Secret, n int) int { return n - len(s.Reveal()) })
-	r.known = slices.Insert(r.known, at, conf.NewSecret(text))
+	if secret := conf.NewSecret(text); !slices.Contains(r.known, secret) {
+		r.known = slices.Insert(r.known, at, secret)
+	}
 }
 
 // addFile adds the content of a file with a key or a token. A file that cannot be
@@ -185,10 +189,14 @@ func (r *redactor) cleanText(s string) string {
 	return r.flagged.ReplaceAllString(s, "$1$2$3"+conf.Redacted)
 }
 
-// forms returns a secret as it is, as in JSON, as in a URL, and in base64.
+// forms returns a secret as it is, as in JSON, quoted once and twice as in an error in a log line, as in a URL, and in base64.
 func forms(s string) []string {
-	quoted, _ := json.Marshal(s) // does not fail for a string
-	return []string{s, strings.Trim(string(quoted), `"`), url.QueryEscape(s), base64.StdEncoding.EncodeToString([]byte(s))}
+	inJSON, _ := json.Marshal(s) // does not fail for a string
+	quote := func(s string) string {
+		quoted := strconv.Quote(s)
+		return quoted[1 : len(quoted)-1]
+	}
+	return []string{s, string(inJSON[1 : len(inJSON)-1]), quote(s), quote(quote(s)), url.QueryEscape(s), base64.StdEncoding.EncodeToString([]byte(s))}
 }
 
 // addKeyed adds the values after secret names in a text. Then they are also removed
@@ -215,7 +223,49 @@ func redactEnviron(environ []string) (shown []string) {
 	return shown
 }
 
-// addSettings adds the values of secret flags and variables.
+// nextURL matches the beginning of another URL in a list.
+var nextURL = regexp.MustCompile(`(?i)[,\s][a-z]+://`)
+
+// addURL adds the passwords of the URLs in a text, such as that of a flag. If special characters of a password are not
+// percent-encoded, it may go on where the URL seems to have a path: up to the last @. The error of net/url quotes the URL, at
+// most up to a #, and what it takes for the port.
+func (r *redactor) addURL(text string) {
+	for line := range strings.FieldsFuncSeq(text, unicode.IsControl) {
+		_, urls, _ := strings.Cut(line, "://")
+		for _, u := range nextURL.Split(urls, -1) {
+			password := passwordIn(u)
+			parts := []string{password, passwordIn(upTo(u, "/?#"))}
+			port := upTo(password, "/?#")
+			ports := strings.FieldsFunc(port, func(c rune) bool { return c == ':' || c == '@' })
+			for _, part := range append(ports, port, upTo(password, "#")) {
+				if strings.Trim(part, "0123456789") != "" { // else it may be a port indeed
+					parts = append(parts, part)
+				}
+			}
+			for _, part := range parts {
+				r.add(part)
+				decoded, _ := url.PathUnescape(part) // an error: ""
+				r.add(decoded)
+			}
+		}
+	}
+}
+
+// passwordIn returns the password of a URL without its scheme, if it ends at the last @.
+func passwordIn(u string) string {
+	_, password, _ := strings.Cut(u[:max(0, strings.LastIndex(u, "@"))], ":")
+	return password
+}
+
+// upTo returns the beginning of a text up to the first of some characters.
+func upTo(text, ends string) string {
+	if i := strings.IndexAny(text, ends); i >= 0 {
+		return text[:i]
+	}
+	return text
+}
+
+// addSettings adds the values of secret flags and variables, and the passwords of URLs in the others.
 func (r *redactor) addSettings(args, environ []string) {
 	_, secrets := conf.RedactArgs(args)
 	for _, s := range secrets {
@@ -225,5 +275,8 @@ func (r *redactor) addSettings(args, environ []string) {
 		if name, value, _ := strings.Cut(e, "="); conf.IsSecret(name) {
 			r.add(value)
 		}
+	}
+	for _, text := range slices.Concat(args, environ) {
+		r.addURL(text)
 	}
 }

@@ -1,6 +1,10 @@
 package probe
 
 import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -21,6 +25,7 @@ func TestRedact(t *testing.T) {
 		`["-etcd-password","ab c","--x"]`:                       "[\n  \"-etcd-password\",\n  \"[redacted]\",\n  \"--x\"\n]\n",
 		`{"a":"known & \"quoted\""}`:                            "{\n  \"a\": \"[redacted]\"\n}\n",
 		`say known & "quoted" twice known+%26+%22quoted%22`:     "say [redacted] twice [redacted]",
+		`error="parse \"known & \\\"quoted\\\"\""`:              `error="parse \"[redacted]\""`,
 		"a beginning of another, begin":                         "a [redacted], [redacted]",
 		"PrivateKey = abcdef=":                                  "PrivateKey = [redacted]",
 		"preshared key: xyz":                                    "preshared key: [redacted]",
@@ -47,6 +52,52 @@ func TestRedact(t *testing.T) {
 		if got := string(r.clean([]byte(in))); got != want {
 			t.Errorf("%q becomes %q, want %q", in, got, want)
 		}
+	}
+}
+
+// The password of a URL is removed, and each part of it that an error of net/url quotes. Each part has a word of its own.
+func TestRedactURL(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	for _, password := range []string{
+		"pl4nted1", "pl4nted1/pl4nted2", "pl4nted1#pl4nted2/pl4nted3", "pl4nted1/pl4nted2#pl4nted3", "pl4nted1?pl4nted2 pl4nted3", "pl4nted1@pl4nted2/",
+		`pl4nted1"pl4nted2`, `pl4nted1\pl4nted2/`, "pl4nted1'pl4nted2%2Fpl4nted3", "pl4nted1%2pl4nted2", "1234/pl4nted1", "/pl4nted1", "#pl4nted1",
+		"pl4nted1:pl4nted2/pl4nted3", "pl4nted1@pl4nted2:pl4nted3/pl4nted4",
+	} {
+		u := "https://user:" + password + "@host:6443/path"
+		_, err := url.Parse(u)
+		decoded, _ := url.PathUnescape(password)
+		log := fmt.Sprintf("level=ERROR msg=%q error=%q\n%s", "connect to "+u, fmt.Sprint("kubeconfig: ", err), decoded)
+		for where, kubeconfig := range map[string]string{
+			"server": fmt.Sprintf("clusters: [{name: a, cluster: {server: %q}}]", u), "proxy": fmt.Sprintf("clusters: [{name: a, cluster: {proxy-url: %q}}]", u),
+			"malformed": "]\n- server: " + u + "\n", "flag": "",
+		} {
+			r := newRedactor()
+			if err := os.WriteFile(path, []byte(kubeconfig), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if kubeconfig != "" {
+				r.addKubeconfig(path)
+			} else {
+				r.addSettings([]string{"--kube-api-url=" + u}, nil)
+			}
+			if got := string(r.clean([]byte(log))); strings.Contains(got, "pl4nted") || !strings.Contains(got, "level=ERROR") {
+				t.Errorf("%s: %s becomes\n%s", where, log, got)
+			}
+		}
+	}
+	r := newRedactor()
+	for _, harmless := range []string{"https://host:6443", "https://user@host:6443", "x@y", "--v=4", "", "A=curl http://localhost:8080/\nrun \"$@\""} {
+		r.addURL(harmless)
+	}
+	if len(r.known) > 0 {
+		t.Errorf("%d secrets in URLs without a password", len(r.known))
+	}
+	r.addSettings([]string{"--etcd-endpoints=https://user:pl4nted1/x@host:1,HTTP://user:pl4nted2/y@host:2"}, nil)
+	for _, u := range []string{"http://host:8080/x@y", "http://user:123456@host/x@y", "http://user:a:b:c/x@host"} {
+		r.addURL(u)
+	}
+	if got := string(r.clean([]byte("pl4nted1/x pl4nted2/y 8080 123456 :a:b:c"))); got != "[redacted] [redacted] 8080 [redacted] :[redacted]" {
+		t.Error("only the passwords are to be removed: ", got)
 	}
 }
 

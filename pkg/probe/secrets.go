@@ -48,7 +48,12 @@ func (r *redactor) addKubeconfig(path string) {
 	r.addKeyed(raw) // most of it is not secret
 	c, err := clientcmd.LoadFromFile(path)
 	if err != nil || clientcmd.ResolveLocalPaths(c) != nil {
-		return // what addKeyed has found remains
+		r.addURL(string(raw)) // of the rest, what addKeyed has found remains
+		return
+	}
+	for _, cluster := range c.Clusters {
+		r.addURL(cluster.Server)
+		r.addURL(cluster.ProxyURL)
 	}
 	for _, user := range c.AuthInfos {
 		r.add(user.Token)
