@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -73,8 +72,8 @@ func (d cniDirs) required(flag string) error {
 	return fmt.Errorf("%w; or set --%s", d.err, flag)
 }
 
-// complete sets files.PluginTo, where plugins are installed, if there are plugins to install
-// and the flag with this name has not set it. The error names the flag.
+// complete sets files.PluginTo, the directory where plugins are installed, if there are plugins
+// to install and the flag with this name has not set it. The error names the flag.
 func (d cniDirs) complete(files *install.Files, flag string) error {
 	if files.PluginFrom == "" || files.PluginTo != "" {
 		return nil
@@ -82,19 +81,15 @@ func (d cniDirs) complete(files *install.Files, flag string) error {
 	if err := d.required(flag); err != nil {
 		return err
 	}
-	files.PluginTo = d.Bin
-	// As in package install, a source that does not exist yet is taken for one plugin.
-	if info, err := os.Stat(files.PluginFrom); err != nil || !info.IsDir() {
-		files.PluginTo = filepath.Join(d.Bin, filepath.Base(files.PluginFrom))
-	}
+	files.PluginTo = d.Bin + string(filepath.Separator) // a directory also for one plugin
 	return nil
 }
 
 // keepCNI keeps CNI files until ctx ends: a task of the daemon, and install-cni --watch, call
 // it. flag is the name of the one that sets where plugins are installed. Without this flag,
 // keepCNI installs them where containerd's configuration says. While that cannot be read, the
-// other files are kept even so. Without files it returns at once, and with an error if it
-// could not begin.
+// other files are kept even so. Without files it returns at once, and with an error if files
+// cannot be watched.
 func (p process) keepCNI(ctx context.Context, files install.Files, flag string, log *slog.Logger) error {
 	if files.PluginFrom == "" || files.PluginTo != "" {
 		return files.Keep(ctx, log)
@@ -117,7 +112,7 @@ func (p process) keepCNI(ctx context.Context, files install.Files, flag string, 
 //
 // containerd may be installed, or its configuration completed, after the daemon has
 // started. plugins has no PluginTo, as nothing is kept yet. keepPlugins returns nil when ctx
-// ends, and an error if files cannot be watched or there is no plugin to install.
+// ends, and an error if files cannot be watched.
 func (p process) keepPlugins(ctx context.Context, plugins install.Files, flag string, log *slog.Logger) error {
 	next, err := p.awaitPluginDir(ctx, plugins, flag, log)
 	for err == nil && ctx.Err() == nil {

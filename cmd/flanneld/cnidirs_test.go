@@ -132,14 +132,25 @@ func TestKeepWhereContainerdLooks(t *testing.T) {
 	write("containerd/conf.d/cni.toml", config("bin 3"))
 	eventually.True(t, "an import that did not exist", exists(path("bin 3/plugin")))
 
+	// That the source is a directory is not decided while it cannot be read.
+	rename := func(from, to string) {
+		t.Helper()
+		eventually.Nil(t, "renamed", func() error { return os.Rename(path(from), path(to)) }) // Windows refuses while somebody reads in it
+	}
+	rename("source", "away")
+	write("containerd/conf.d/cni.toml", config("bin 4"))
+	eventually.True(t, "plugins for another directory are missing", func() bool { return strings.Contains(log.String(), "bin 4") })
+	rename("away", "source")
+	eventually.True(t, "the source is back", exists(path("bin 4/plugin")))
+
 	log.Reset()
 	write("containerd/conf.d/cni.toml", "version = ")
 	eventually.True(t, "the configuration cannot be read any more", unknown)
-	eventually.True(t, "the plugin is deleted", removed(path("bin 3/plugin")))
-	eventually.True(t, "the plugin is restored where it was", exists(path("bin 3/plugin")))
+	eventually.True(t, "the plugin is deleted", removed(path("bin 4/plugin")))
+	eventually.True(t, "the plugin is restored where it was", exists(path("bin 4/plugin")))
 	// Wine keeps a deleted directory as long as it is watched, and with it the one above it.
-	write("containerd/config.toml", config("bin 4"))
-	eventually.True(t, "the import is not watched any more", exists(path("bin 4/plugin")))
+	write("containerd/config.toml", config("bin 5"))
+	eventually.True(t, "the import is not watched any more", exists(path("bin 5/plugin")))
 	eventually.True(t, "the configuration is deleted", removed(path("containerd")))
 	eventually.True(t, "there is no configuration", exists(path("bin/plugin")))
 }

@@ -26,16 +26,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
 )
 
 // Files are the paths of the sources and of the installed files. Both paths of a
 // pair are set, or none. If PluginFrom is a directory, its files are copied into
-// the directory PluginTo. An installed plugin that is newer, or of another maker,
-// is left in place unless ReplacePlugin is set.
+// the directory PluginTo; one plugin is copied into PluginTo if that ends in a path
+// separator. An installed plugin that is newer, or of another maker, is left in place
+// unless ReplacePlugin is set.
 type Files struct {
 	ConfFrom, ConfTo, PluginFrom, PluginTo string
 	ReplacePlugin                          bool
@@ -76,37 +75,14 @@ type plan struct {
 // errChanged means that a plan is out of date.
 var errChanged = errors.New("the file was changed meanwhile")
 
-// targets lists plugins first: once a configuration exists, the container runtime
-// calls them.
-func (f Files) targets() (targets []target, err error) {
-	switch info, statErr := os.Stat(f.PluginFrom); {
-	case f.PluginFrom == "": // no plugins
-	case statErr == nil && info.IsDir():
-		files, err := os.ReadDir(f.PluginFrom)
-		if err != nil {
-			return nil, fmt.Errorf("install CNI plugins: %w", err)
-		}
-		for _, e := range files {
-			if e.Type().IsRegular() {
-				targets = append(targets, f.plugin(filepath.Join(f.PluginFrom, e.Name()), filepath.Join(f.PluginTo, e.Name())))
-			}
-		}
-		if len(targets) == 0 {
-			return nil, fmt.Errorf("install CNI plugins: no plugin in %s", f.PluginFrom)
-		}
-	default: // one file, or none yet: then its plan fails
-		targets = append(targets, f.plugin(f.PluginFrom, f.PluginTo))
-	}
-	if f.ConfFrom != "" {
-		targets = append(targets, target{f.ConfFrom, f.ConfTo, (&confFile{from: f.ConfFrom, to: f.ConfTo}).plan})
-	}
-	return targets, nil
-}
-
-// Install installs all files once, for the command install-cni. If one fails, it still
-// installs the others; done has the files that did not fail.
+// Install installs all files once, for the command install-cni, the plugins first: once a
+// configuration exists, the container runtime calls them. If one fails, it still installs
+// the others; done has the files that did not fail.
 func (f Files) Install(log *slog.Logger) (done []Outcome, err error) {
-	targets, err := f.targets() // none with an error
+	targets, err := f.plugins() // none with an error
+	if f.ConfFrom != "" {
+		targets = append(targets, f.conf())
+	}
 	for _, t := range targets {
 		outcome, failed := t.install(log)
 		if failed != nil {
@@ -154,15 +130,14 @@ func (p plan) log(log *slog.Logger, level slog.Level, path string) {
 }
 
 // Keep installs all files, and updates and restores them until ctx ends, for the daemon:
-// each on a goroutine of its own. If a file cannot be written, it retries and logs that
-// once a minute. It returns an error only if it could not begin.
+// each on a goroutine of its own. If a source cannot be read or a file cannot be written, it
+// retries and logs that once a minute. It returns an error only if files cannot be watched.
 func (f Files) Keep(ctx context.Context, log *slog.Logger) error {
-	targets, err := f.targets()
-	if err != nil {
-		return err
-	}
 	tasks, ctx := errgroup.WithContext(ctx)
-	for _, t := range targets {
+	if f.ConfFrom != "" {
+		tasks.Go(func() error { return keep(ctx, f.conf(), log) })
+	}
+	for _, t := range f.awaitPlugins(ctx, log) {
 		tasks.Go(func() error { return keep(ctx, t, log) })
 	}
 	return tasks.Wait()

@@ -26,6 +26,11 @@ type confFile struct {
 	lastUsable []byte // last usable content of the file that this process saw; nil: none
 }
 
+// conf returns the target for the CNI configuration.
+func (f Files) conf() target {
+	return target{f.ConfFrom, f.ConfTo, (&confFile{from: f.ConfFrom, to: f.ConfTo}).plan}
+}
+
 const confMode = 0o644 // of a new file; an existing file keeps its mode
 
 // recordOf is the path of the record, a copy of the source that was applied last.

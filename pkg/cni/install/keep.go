@@ -23,6 +23,31 @@ type keeper struct {
 	kept     string // why another plugin is left in place, as logged; empty: it is not
 }
 
+// awaitPlugins returns the targets of the plugins once there are plugins in their source;
+// none if ctx ends before:
+//
+//	source                             action
+//	has plugins                        return them; one that is added later is not installed
+//	is missing, cannot be read, or is  leave the installed plugins as they are; log why, once a
+//	  a directory without plugins        minute; look again after retryAfter
+func (f Files) awaitPlugins(ctx context.Context, log *slog.Logger) (targets []target) {
+	r := reconcile.Runner{
+		Retry: reconcile.Backoff{First: retryAfter},
+		Once:  reconcile.Once{Repeat: warnEvery},
+		Work: func(context.Context) (_ time.Duration, err error) {
+			targets, err = f.plugins()
+			return 0, err
+		},
+		Tell: func(err error) {
+			if err != nil {
+				log.Warn("could not find the CNI plugins to install, will retry", "path", f.PluginFrom, "installed_in", f.PluginTo, "error", err)
+			}
+		},
+	}
+	_ = r.Until(ctx) // an error: ctx has ended
+	return targets
+}
+
 // keep keeps one file installed until ctx ends. The daemon's Keep runs it in a
 // goroutine for each.
 func keep(ctx context.Context, t target, log *slog.Logger) error {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"flannel/internal/test/eventually"
@@ -220,6 +221,46 @@ func TestRestoreOwnPluginAndDeletedFiles(t *testing.T) {
 	n.until("all back", func() bool { return n.types() == "flannel portmap" && n.read(n.PluginTo) == "a program" })
 }
 
+// While the source has no plugins, they are looked for again. What the source is then decides whether it is a directory.
+func TestPluginsComeLater(t *testing.T) {
+	for name, prepare := range map[string]func(*node) error{
+		"missing":        func(n *node) error { return nil },
+		"not accessible": func(n *node) error { return os.WriteFile(n.path("image"), nil, 0o644) }, // on Windows, this is missing as well
+		"empty":          func(n *node) error { return os.MkdirAll(n.PluginFrom, 0o755) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.PluginFrom, n.PluginTo = n.path("image/plugins"), n.path("bin")
+				n.must(prepare(n))
+				found := make(chan []target, 1)
+				go func() { found <- n.awaitPlugins(t.Context(), slog.New(n.log)) }()
+				synctest.Wait()
+				if len(found) > 0 || len(n.log.with("WARN", "path="+n.PluginFrom)) != 1 {
+					t.Fatalf("the source has no plugins: %d, %v", len(found), n.log)
+				}
+				if name == "not accessible" {
+					n.remove(n.path("image"))
+				}
+				n.write(filepath.Join(n.PluginFrom, "plugin"), "binary")
+				if plugins := <-found; len(plugins) != 1 || plugins[0].to != n.path("bin/plugin") {
+					t.Errorf("found %v", plugins)
+				}
+			})
+		})
+	}
+}
+
+// While the source has no plugins, the configuration is installed even so.
+func TestKeepWithoutPlugins(t *testing.T) {
+	n := newNode(t)
+	n.PluginFrom = n.path("empty")
+	n.must(os.Mkdir(n.PluginFrom, 0o755))
+	n.keep()
+	n.until("the configuration is installed", func() bool { return n.read(n.ConfTo) == source })
+	n.until("logged", func() bool { return len(n.log.with("WARN", "path="+n.PluginFrom)) > 0 })
+}
+
 // seen waits until Keep has seen that the configuration is text.
 func (n *node) seen(text string) bool {
 	if n.read(n.ConfTo) != text {
@@ -367,6 +408,11 @@ func TestInstallFails(t *testing.T) {
 		if err == nil || len(done) != 1 || done[0].Path != n.PluginTo || n.read(n.ConfTo) != istio {
 			t.Errorf("source %q: %v, %v", bad, done, err)
 		}
+	}
+	n.write(n.ConfFrom, source)
+	n.must(errors.Join(os.Remove(n.PluginFrom), os.Mkdir(n.PluginFrom, 0o755))) // without plugins
+	if done, err := n.Install(slog.New(n.log)); err == nil || len(done) != 1 || done[0].Path != n.ConfTo {
+		t.Errorf("no plugin: %v, %v", done, err)
 	}
 	n.must(os.Remove(n.ConfFrom))
 	if _, err := n.Install(slog.New(n.log)); !errors.Is(err, fs.ErrNotExist) {

@@ -2,18 +2,49 @@ package install
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"flannel/pkg/file"
 )
 
 // pluginMode is the mode of an installed plugin.
 const pluginMode = 0o755
+
+// plugins returns the target of each plugin of PluginFrom. With an error there are none: the
+// source may become readable, or a directory, later.
+func (f Files) plugins() (targets []target, err error) {
+	if f.PluginFrom == "" {
+		return nil, nil
+	}
+	info, err := os.Stat(f.PluginFrom)
+	if err != nil {
+		return nil, fmt.Errorf("install CNI plugins: %w", err)
+	}
+	if !info.IsDir() {
+		dir, name := filepath.Split(f.PluginTo) // name is empty after a separator at the end
+		return []target{f.plugin(f.PluginFrom, filepath.Join(dir, cmp.Or(name, filepath.Base(f.PluginFrom))))}, nil
+	}
+	files, err := os.ReadDir(f.PluginFrom)
+	if err != nil {
+		return nil, fmt.Errorf("install CNI plugins: %w", err)
+	}
+	for _, e := range files {
+		if e.Type().IsRegular() {
+			targets = append(targets, f.plugin(filepath.Join(f.PluginFrom, e.Name()), filepath.Join(f.PluginTo, e.Name())))
+		}
+	}
+	if len(targets) == 0 {
+		return nil, fmt.Errorf("install CNI plugins: no plugin in %s", f.PluginFrom)
+	}
+	return targets, nil
+}
 
 // plugin returns the target for a CNI plugin: a program, which is copied.
 func (f Files) plugin(from, to string) target {
