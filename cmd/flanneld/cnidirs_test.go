@@ -139,7 +139,9 @@ func TestKeepWhereContainerdLooks(t *testing.T) {
 	}
 	rename("source", "away")
 	write("containerd/conf.d/cni.toml", config("bin 4"))
-	eventually.True(t, "plugins for another directory are missing", func() bool { return strings.Contains(log.String(), "bin 4") })
+	eventually.True(t, "plugins for another directory are missing", func() bool {
+		return log.Count("installed_in="+path("bin 4")+string(filepath.Separator)) > 0
+	})
 	rename("away", "source")
 	eventually.True(t, "the source is back", exists(path("bin 4/plugin")))
 
