@@ -38,8 +38,8 @@ type nexthopStore struct {
 	conn  *rtnetlink.Conn
 	scope *scopePointer // for scope.everything: a cleanup that owns the objects of every flanneld
 	first uint32        // our IDs are first to first+nexthopRange-1
-	// lost is called, with mu held, when List misses an object that routes use: the kernel
-	// has deleted these routes. It makes the table of routes list what is left.
+	// lost is called, with mu held, when List misses an object that routes use (the kernel has
+	// deleted these routes), or finds another one for them. It makes the table of routes list.
 	lost func()
 
 	mu   sync.Mutex
@@ -50,7 +50,8 @@ type nexthopStore struct {
 }
 
 // nexthopKey identifies an object by its hop. Of several objects of ours with the
-// same hop, routes use one. It is a key of the table, whose values are empty.
+// same hop, routes use the one that the kernel lists first, which need not be the one that they used
+// before: isSuperfluous finds these routes. It is a key of the table, whose values are empty.
 type nexthopKey struct {
 	packedHop
 	extra uint32 // 0: routes use this object; else the ID of a superfluous one, which is never desired
@@ -128,13 +129,17 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	}
 	// If an object that routes use is missing, the notification of its deletion may still
 	// be on its way. observe will not recognize the ID then, as the new maps lack it, and so will
-	// not report that the kernel has deleted routes.
+	// not report that the kernel has deleted routes. If the object is superfluous now, the list of
+	// routes finds those that use it.
 	for h, id := range s.ids.All() {
-		if listed, _ := hops.Get(id); listed != h {
+		if listed, _ := ids.Get(h); listed != id {
 			s.lost()
 			break
 		}
 	}
+	// The watcher may have called observe since the kernel made its list, and the new maps then undo what
+	// observe recorded. If an object of ours was deleted, the watcher has queued another list. If any
+	// object was created, reserveID may choose its ID: the kernel refuses that, and the table lists again.
 	s.ids, s.hops = ids, hops
 	return out, nil
 }
@@ -168,6 +173,16 @@ func (s *nexthopStore) resolve(r kernelRoute) hop {
 	return hop{Unmanaged: true}
 }
 
+// isSuperfluous reports whether a route uses another object than the one for its hop. The table will
+// delete the former, and the kernel the routes that use it, so these have to be written before.
+func (s *nexthopStore) isSuperfluous(r kernelRoute) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h, known := s.hops.Get(r.nexthop)
+	id, ok := s.ids.Get(h)
+	return known && ok && id != r.nexthop
+}
+
 // reserveID reserves an ID for a hop. It is called before the object is created, so
 // that observe recognizes its notification. One ID of the range must be free.
 func (s *nexthopStore) reserveID(h packedHop) {
@@ -190,7 +205,8 @@ func (s *nexthopStore) idOf(key nexthopKey) uint32 {
 }
 
 // releaseID is the inverse of reserveID, and returns the ID. It is called before the object is
-// deleted, so that observe ignores its notification.
+// deleted, so that observe ignores its notification. If the deletion fails, the table lists again, and
+// List puts the ID back.
 func (s *nexthopStore) releaseID(key nexthopKey) (id uint32) {
 	id = s.idOf(key)
 	s.mu.Lock()
@@ -241,6 +257,8 @@ func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error
 //	no change, or our own write           ours false
 //	an object that routes use was         its key, routesLost: the kernel has deleted
 //	deleted, or now has another hop       or changed routes without notifications
+//	an unknown object of ours was         the same: a list that is under way may
+//	deleted                               contain it, and routes that use it
 //	an object of ours that nobody uses    a key with extra, to be deleted
 //	was created
 //	any other object                      ours false
@@ -268,8 +286,11 @@ func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (
 	switch {
 	case used:
 		return nexthopKey{packedHop: old}, true, true
-	case present && s.owns(id, protocol):
+	case !s.owns(id, protocol):
+	case present:
 		return nexthopKey{packedHop: packed, extra: id}, true, false
+	case !known: // deleted, but not by us: the watcher does not get the notifications of our own writes
+		return nexthopKey{packedHop: packed}, true, true
 	}
 	return key, false, false
 }

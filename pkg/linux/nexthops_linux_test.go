@@ -2,8 +2,11 @@ package linux
 
 import (
 	"errors"
+	"net"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -87,4 +90,97 @@ func TestNexthopMissing(t *testing.T) {
 			t.Errorf("the kernel holds\n%s\nwant\n%s", got, synced)
 		}
 	})
+}
+
+// An object of ours with the hop of another one, which the kernel lists before the one that routes use, takes no
+// route with it: neither one that appears while we run, nor one that a new run finds.
+func TestNexthopTwice(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.mustPass()
+		for _, restart := range []bool{false, true} {
+			run(t, "ip nexthop del id %[1]d 2>/dev/null || true; ip nexthop add id %[1]d via 10.5.3.0 dev flannel.1 onlink proto 70", usualNexthop)
+			if restart {
+				m.restart()
+			} else {
+				m.nexthops.Relist()
+			}
+			m.mustPass()
+			if got := kernel(t); got != synced {
+				t.Errorf("restart %t: the kernel holds\n%s\nwant\n%s", restart, got, synced)
+			}
+			if out := run(t, "ip nexthop show proto 70 | grep 10.5.3.0"); strings.Count(out, "\n") != 1 {
+				t.Errorf("restart %t: the objects of one hop are\n%s", restart, out)
+			}
+			// Now the used object is the one with the lowest ID: the next pass gives the route one with a higher ID.
+			run(t, "ip nexthop del id %d", usualNexthop)
+			m.nexthops.Relist()
+			m.mustPass()
+		}
+	})
+}
+
+// An object that is deleted while the first list is under way is not in the store afterwards, or the store says that
+// routes are lost.
+func TestNexthopDeletedDuringList(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		const others = 400 // so that reading the list takes some time
+		run(t, "ip link add eth0 type veth peer name far; ip link set far up; ip addr add 192.168.100.1/24 dev eth0; ip link set eth0 up")
+		lists, deletes := dialTest(t), dialTest(t)
+		link, err := net.InterfaceByName("eth0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := hop{Index: link.Index, Via: netip.MustParseAddr("192.168.100.2")}
+		write := func(kind, flags uint16, id uint32) {
+			t.Helper()
+			h := h
+			if id != usualNexthop {
+				h.Via = netip.MustParseAddr("192.168.100.3")
+			}
+			if err := errors.Join(deletes.Batch(1, func(m rtnetlink.Message, _ int) rtnetlink.Message {
+				return writeNexthop(m, kind, flags, id, h)
+			})...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range uint32(others) {
+			write(unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE, i+1)
+		}
+		var all scopePointer
+		all.Store(&scope{})
+		for try := range 300 {
+			write(unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE, usualNexthop)
+			store := newNexthopStore(lists, &all, "")
+			listed := make(chan error)
+			go func() {
+				_, err := store.List(t.Context())
+				listed <- err
+			}()
+			time.Sleep(time.Duration(try) * time.Microsecond) // until another moment of the list
+			write(unix.RTM_DELNEXTHOP, 0, usualNexthop)
+			_, _, routesLost := store.observe(usualNexthop, protocolOurs, h, false) // as the watcher does
+			if err := <-listed; err != nil {
+				t.Fatal(err)
+			}
+			if store.idOf(nexthopKey{packedHop: h.pack()}) != 0 && !routesLost {
+				t.Fatalf("try %d: the store has an object that does not exist", try)
+			}
+		}
+	})
+}
+
+// dialTest opens a connection until the test ends.
+func dialTest(t *testing.T) *rtnetlink.Conn {
+	t.Helper()
+	c, err := rtnetlink.Dial(answerTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
 }

@@ -54,10 +54,10 @@ type wgSubnet struct {
 // lease has another one.
 //
 //	endpoint in the kernel          session  List reports
-//	as Set has set it               any      it
+//	as Set has set it               any      the kernel's
 //	another                         lasts    as Set has set it; after a restart, as desired (adopt)
-//	another, after a restart        lasts    it, if the peer does not answer there: Set then sets that of the lease
-//	another                         over     it, likewise
+//	another, after a restart        lasts    the kernel's, if the peer does not answer there: Set then sets that of the lease
+//	another                         over     the kernel's, likewise
 //
 // The kernel does not notify of changes of peers, so poll makes the table list them.
 //
@@ -69,7 +69,8 @@ type wgStore struct {
 	log     *slog.Logger
 	keyFile string    // path of the file with the private key
 	private wgPrivate // loadKey sets it
-	// replaced means that this run has replaced the private key, for Device.Readdress: wireguard.loadKey sets it.
+	// replaced means that this run has replaced the private key, since another node has the same: Device.Readdress
+	// asks for that in each pass, and it is done once. wireguard.loadKey sets it.
 	replaced bool
 
 	devices func() map[int]string      // names of our devices by index; newWireGuard sets it
@@ -83,7 +84,7 @@ type wgStore struct {
 
 	starts map[string]*reconcile.Backoff // of wireguard-go, by device; startUserspace makes it
 
-	listed   bool           // summarize was called before, so that what a new peer received counts
+	listed   bool           // a list has ended (see summarize): the counters of a peer that is new in the next one are growth
 	active   atomic.Bool    // there are devices to poll
 	interval atomic.Int64   // of polling, in nanoseconds; 0: not polling
 	stop     chan struct{}  // closed by close
@@ -210,7 +211,7 @@ func (s *wgState) judgeAdopted(before *wgState) {
 // keepalive for each full PersistentKeepaliveInterval and one for the rest, and one that confirms data which
 // the peer sent before, or that a new interval begins with.
 func keepalivesBetween(before, after *wgState) int64 {
-	count := int64(2)
+	count := int64(2) // the one for the rest of the time, and the one that confirms data or begins an interval
 	if every := after.actual.Keepalive; every > 0 {
 		count += int64(after.at.Sub(before.at) / every)
 	}

@@ -67,7 +67,7 @@ func (k *wireguard) found(dev dataplane.Device, routes []routeEntry, _ dataplane
 	return pathsOf(routes, func(dst netip.Prefix, h hop) *dataplane.Path {
 		owner, ok := k.wg.owners[wgSubnet{h.Index, dst}] // the peer with this allowed IP
 		peer, exists := k.peers.Actual(owner)
-		if h.Via.IsValid() || !ok || !exists || peer.Unmanaged { // fill makes no such route or peer
+		if h.Via.IsValid() || !ok || !exists || peer.Unmanaged || !peer.Endpoint.IsValid() { // fill makes no such route or peer
 			return nil
 		}
 		return &dataplane.Path{Dst: dst, Via: peer.Endpoint.Addr(), Device: dev.Name,

@@ -15,7 +15,7 @@ import (
 // heldKey is the key of our own lease: the value that it should have, the state
 // in which we last saw it, and what follows from both. It is a pure state machine:
 // observe and written record what the store has, step says what to do, and the
-// caller (hold.go) makes the requests. ownLease.mu guards it.
+// caller (hold.go) makes the requests. ownLease.mu guards it, except key, v4 and v6.
 //
 // In the table, "the pause" is that of subnet.Conflict, up to 10 s. A mass withdrawal deletes so
 // many keys at once that this probably is a mistake: then the peers of these keys are retained,
@@ -51,7 +51,7 @@ import (
 // While the key exists, Publish itself writes what it wants. It leaves a missing key to Hold,
 // whose write may be on its way with the former value: hence step says write in held, too.
 type heldKey struct {
-	key    string
+	key    string           // never changes, as v4 and v6
 	v4, v6 netip.Prefix     // the subnets in key; zero: none of the family
 	id     clientv3.LeaseID // the etcd lease that the key should be on; NoLease: it is a reservation, which does not expire
 	grant  bool             // id was not granted yet

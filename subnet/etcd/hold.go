@@ -20,7 +20,7 @@ import (
 // channels have room for one value, which stands for any number of notifications.
 type ownLease struct {
 	mu       sync.Mutex // never held during a request
-	held     *heldKey   // nil before Acquire; mu guards its fields, too; each Acquire sets another one
+	held     *heldKey   // nil before Acquire; each Acquire sets another one; mu guards its fields, too (see heldKey)
 	seed     *snapshot  // the list of Acquire, with which Watch begins; nil: Watch lists
 	accepted time.Time  // when AcceptWithdrawal was called last, with which an operator confirms deletions; zero: never
 	expires  time.Time  // see Expires; zero: not known, or never
@@ -173,7 +173,7 @@ func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 			h.m.log.Error("lease was withdrawn together with most others, keeping the network and restoring the lease if its subnet is free",
 				"key", h.held.key, "at", restoreAt.Round(time.Second))
 			peers.SetOwnWithdrawn(true)
-		case newsRestored:
+		case newsRestored: // only after newsWithdrawn, so with peers, too
 			h.m.log.Info("lease is restored", "key", h.held.key)
 			peers.SetOwnWithdrawn(false)
 		default: // what someone else did
