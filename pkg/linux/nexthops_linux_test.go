@@ -21,7 +21,7 @@ func TestListAfterNexthopNotification(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		const routes, id = 50000, 7
 		run(t, "ip link add eth0 type veth peer name far; ip link set far up; ip addr add 192.168.100.1/24 dev eth0; ip link set eth0 up; ip nexthop add id %d via 192.168.100.2 dev eth0 proto 70", id)
-		c, err := rtnetlink.Dial(answerTimeout)
+		c, err := rtnetlink.Dial(unix.NETLINK_ROUTE, answerTimeout)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestNexthopDeletedDuringList(t *testing.T) {
 // dialTest opens a connection until the test ends.
 func dialTest(t *testing.T) *rtnetlink.Conn {
 	t.Helper()
-	c, err := rtnetlink.Dial(answerTimeout)
+	c, err := rtnetlink.Dial(unix.NETLINK_ROUTE, answerTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,8 @@
 // Package rtnetlink adds to the netlink library what that lacks: many messages in
 // one system call, with an error for each, lists without gaps, and notifications
 // without those of our own writes. The callers write and parse the message bodies.
-// The Listener also receives the notifications of other protocols of netlink, such as
-// netfilter and XFRM. TablesGeneration reads whether nf_tables has changed.
+// Both Conn and Listener also speak other protocols of netlink, such as netfilter and XFRM.
+// TablesGeneration reads whether nf_tables has changed.
 package rtnetlink
 
 import (
@@ -17,9 +17,9 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// Conn is an rtnetlink socket for requests. Its methods are for any goroutine. The Linux
+// Conn is a netlink socket for requests. Its methods are for any goroutine. The Linux
 // driver has one, whose answers say what it wrote; a Listener beside it gets what others
-// write.
+// write. The guard reads its sets by another one.
 type Conn struct {
 	mu  sync.Mutex // of all but fd; held during a whole request with its answer
 	fd  int
@@ -43,10 +43,10 @@ const (
 	datagramBytes = 256 << 10
 )
 
-// Dial opens a socket in the network namespace of the calling thread. limit is how long the
-// methods wait for each datagram of an answer. The caller closes the Conn.
-func Dial(limit time.Duration) (*Conn, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+// Dial opens a socket in the network namespace of the calling thread. protocol is one of netlink's, such as
+// unix.NETLINK_ROUTE. limit is how long the methods wait for each datagram of an answer. The caller closes the Conn.
+func Dial(protocol int, limit time.Duration) (*Conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}

@@ -52,7 +52,7 @@ const answerTimeout = 5 * time.Second
 // Of all other routes, of which a node has one for each peer, it only reads the header. (The
 // netlink library copies each list several times, and can only parse whole routes.)
 func listRoutes() (all []route, err error) {
-	conn, err := rtnetlink.Dial(answerTimeout)
+	conn, err := rtnetlink.Dial(unix.NETLINK_ROUTE, answerTimeout)
 	if err != nil {
 		return nil, err
 	}
