@@ -101,7 +101,7 @@ var mayImport = map[string][]string{
 	"pkg/daemon/reach":            {"pkg/status", "subnet"},
 	"pkg/daemon/rollout":          {},
 	"pkg/version":                 {},
-	"internal/test/nstest":        {},
+	"internal/test/nstest":        {"internal/test/eventually"},
 	"internal/test/nstest/ipshow": {"pkg/linux/rtnetlink"},
 	"internal/test/logtest":       {},
 	"internal/test/eventually":    {},

@@ -3,10 +3,14 @@
 package nstest
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"flannel/internal/test/eventually"
 )
 
 // CheckSavedRules checks that the rules of the network namespace can be listed, and that
@@ -41,6 +45,37 @@ func CheckSavedRules(t *testing.T, inImage string) {
 			if was, err := os.ReadFile(saved); other == name && (err != nil || string(was) != string(out)) {
 				t.Errorf("%s has saved other rules than it has loaded from that: %v\n%s\nwere\n%s", name, err, out, was)
 			}
+		}
+	}
+}
+
+// OwnTable makes a table of nftables that nobody else can change: another program owns it, an nft that waits for commands.
+// content is in nft's language, on one line. There must be no such table. release ends nft, with which the table is gone.
+func OwnTable(t *testing.T, family, name, content string) (release func()) {
+	t.Helper()
+	owner := exec.CommandContext(t.Context(), "nft", "-i")
+	owner.Stderr = t.Output()
+	commands, err := owner.StdinPipe()
+	if err == nil {
+		err = owner.Start()
+	}
+	if err == nil {
+		_, err = fmt.Fprintf(commands, "table %s %s { flags owner; %s }\n", family, name, content)
+	}
+	if err != nil {
+		t.Fatalf("start nft: %v", err)
+	}
+	eventually.Nil(t, "nft has made its table", func() error {
+		out, err := exec.CommandContext(t.Context(), "nft", "list", "table", family, name).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	return func() {
+		t.Helper()
+		if err := errors.Join(commands.Close(), owner.Wait()); err != nil {
+			t.Errorf("end nft: %v", err)
 		}
 	}
 }
