@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
@@ -64,6 +65,7 @@ type Guard struct {
 	log    *slog.Logger
 
 	conn   *conn               // for changes and lists, by the loop alone
+	dumps  *rtnetlink.Conn     // for lists of sets and their elements, which the library of conn decodes slowly (dump)
 	counts counters            // has a connection of its own, for any goroutine
 	watch  *rtnetlink.Listener // calls observe, on its goroutine
 
@@ -72,7 +74,9 @@ type Guard struct {
 	others     reconcile.CompactMap[element, int]  // number of further paths that want an element of peers
 	peersAdded bool                                // by Put, since countJoined succeeded last; true at first
 	masks      map[mask]int                        // number of uses by paths; 0: not needed after the next Prune
-	made       map[string]bool                     // the kernel has these sets, by name; only those of type describedSet
+	made       map[string]bool                     // the kernel has these sets, by name
+	foreign    map[string][]string                 // of foreignSets at the last check, until replaceForeign has seen them
+	replaced   map[string]int                      // by attribute of foreign sets: 1: the table was replaced; 2: they were then kept, and the log says so
 
 	samples *sampler
 	trial   trial
@@ -107,7 +111,7 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 		name += "-" + instance
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
-		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, retry: reconcile.Backoff{First: firstRetry, Last: lastRetry},
+		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, replaced: map[string]int{}, retry: reconcile.Backoff{First: firstRetry, Last: lastRetry},
 		said: reconcile.Once{Repeat: repeatLog}}
 	g.due = time.AfterFunc(time.Hour, notify) // any time: setDue starts it
 	g.due.Stop()
@@ -121,8 +125,11 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 	if g.counts.conn, err = open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open nftables: %w", err), g.conn.CloseLasting())
 	}
-	if g.watch, err = rtnetlink.Listen(g.notifications()); err != nil {
+	if g.dumps, err = rtnetlink.Dial(unix.NETLINK_NETFILTER, answerTimeout); err != nil {
 		return nil, errors.Join(err, g.conn.CloseLasting(), g.counts.conn.CloseLasting())
+	}
+	if g.watch, err = rtnetlink.Listen(g.notifications()); err != nil {
+		return nil, errors.Join(err, g.conn.CloseLasting(), g.counts.conn.CloseLasting(), g.dumps.Close())
 	}
 	return g, nil
 }
@@ -132,7 +139,7 @@ func (g *Guard) Close() error {
 	err := g.watch.Close()
 	g.trial.end()
 	g.due.Stop()
-	return errors.Join(err, g.samples.close(), g.conn.CloseLasting(), g.counts.conn.CloseLasting())
+	return errors.Join(err, g.samples.close(), g.conn.CloseLasting(), g.counts.conn.CloseLasting(), g.dumps.Close())
 }
 
 // tables are those of the sets. Senders are last: fill relies on it.
@@ -253,8 +260,11 @@ func (g *Guard) update(ctx context.Context, o dataplane.Options, c Config, inter
 	}
 	c.Enforce = g.mayEnforce(c, time.Now()) // false until the end of the trial
 	g.samples.set(c)
+	if err := g.replaceForeign(o); err != nil {
+		return err
+	}
 	err := g.fill(ctx, o, c)
-	if isForeign(err) { // something of another type has one of our names: begin with an empty table
+	if isConflict(err) { // something of another type has one of our names: begin with an empty table
 		if err = g.deleteTable(); err == nil {
 			err = g.fill(ctx, o, c)
 		}
@@ -321,26 +331,6 @@ func (g *Guard) Prune(ctx context.Context, o dataplane.Options) (err error) {
 	g.setDue()
 	return err
 }
-
-// dropMasks makes rules without the sets of networks that no path needs, and deletes
-// these sets.
-func (g *Guard) dropMasks() error {
-	count := len(g.masks)
-	for m, uses := range g.masks {
-		if uses == 0 {
-			delete(g.masks, m)
-			delete(g.made, m.set())
-		}
-	}
-	if len(g.masks) == count {
-		return nil
-	}
-	c := *g.config
-	c.masks = g.sortedMasks()
-	return g.write(c)
-}
-
-func (g *Guard) sortedMasks() []mask { return slices.SortedFunc(maps.Keys(g.masks), compareMasks) }
 
 // ObserveAddr records that an address of an interface has changed. It reports whether
 // that may concern the guard.

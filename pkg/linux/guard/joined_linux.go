@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"time"
@@ -8,6 +9,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // A node that joins may send its first packets, such as probes, before this node has
@@ -84,35 +87,30 @@ func (g *Guard) joined() (senders map[string][]element, packets uint64, err erro
 	senders = map[string][]element{}
 	// No map: if both lists fail, the error is always the same, and Apply logs it once.
 	for _, sets := range [][2]string{{outsiders4, peers4}, {outsiders6, peers6}} {
-		set, peers := sets[0], sets[1]
-		recorded, err := g.conn.GetSetElements(g.set(set))
+		set, peers := sets[0], codeOf(sets[1])
+		found := map[element]uint64{} // their packets. A sender that is listed twice counts once, and is deleted once
+		err := g.listElements(set, func() { clear(found) }, func(key, attrs []byte) {
+			// The sender as an element of the set of peers, for g.peers. Both sets have addresses as
+			// keys; those of outsiders have no setCode.
+			e := newElement(peers, key...)
+			counted := rtnetlink.Attr(attrs, unix.NFTA_SET_ELEM_EXPR, unix.NFTA_EXPR_DATA, unix.NFTA_COUNTER_PACKETS)
+			expires := rtnetlink.Attr(attrs, unix.NFTA_SET_ELEM_EXPIRATION) // in milliseconds
+			if len(counted) != 8 || len(expires) != 8 {
+				return // it is none that a rule has added
+			}
+			if g.peers.exists(e) && binary.BigEndian.Uint64(expires) >= uint64(expiring.Milliseconds()) {
+				found[e] = binary.BigEndian.Uint64(counted)
+			}
+		})
 		if err != nil {
 			return nil, 0, fmt.Errorf("list set %s: %w", set, err)
 		}
-		for _, r := range once(recorded) {
-			// The sender as an element of the set of peers, for g.peers. Both sets have addresses as
-			// keys; those of outsiders have no setCode.
-			e := newElement(codeOf(peers), r.Key...)
-			// Without a counter, the element is none that a rule has added.
-			if g.peers.exists(e) && r.Counter != nil && r.Expires >= expiring {
-				senders[set] = append(senders[set], e)
-				packets += r.Counter.Packets
-			}
+		for e, n := range found {
+			senders[set] = append(senders[set], e)
+			packets += n
 		}
 	}
 	return senders, packets, nil
-}
-
-// once returns each element once. The kernel lists some twice while it resizes the hash table
-// of the set, as it does after others were deleted. To count one twice would be wrong, and to
-// delete one twice fails, and with it the whole change.
-func once(listed []nftables.SetElement) []nftables.SetElement {
-	seen := map[string]bool{}
-	return slices.DeleteFunc(listed, func(e nftables.SetElement) bool {
-		again := seen[string(e.Key)]
-		seen[string(e.Key)] = true
-		return again
-	})
 }
 
 // moveJoined forgets senders, by set, and adds their packets to the counter, all or

@@ -2,12 +2,10 @@ package guard
 
 import (
 	"net/netip"
-	"slices"
 	"sort"
 	"strings"
 	"testing"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"flannel/internal/test/eventually"
@@ -166,16 +164,4 @@ func TestNodeJoinsWithAnotherLength(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A sender that the kernel lists twice, in one of some 500 tables whose set has just shrunk,
-// counts once.
-func TestListedTwice(t *testing.T) {
-	var keys []string
-	for _, e := range once([]nftables.SetElement{{Key: []byte("a")}, {Key: []byte("b")}, {Key: []byte("a")}, {Key: []byte("c")}}) {
-		keys = append(keys, string(e.Key))
-	}
-	if want := []string{"a", "b", "c"}; !slices.Equal(keys, want) {
-		t.Errorf("the senders are %v, want %v", keys, want)
-	}
 }

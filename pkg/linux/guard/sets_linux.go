@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
@@ -26,25 +25,8 @@ const (
 	pods   = "pods"
 )
 
-// fixedSets are those of a type that the library for nftables can write.
-var fixedSets = []string{peers4, peers6, outsiders4, outsiders6, pods}
-
-// set returns one of the sets, which the kernel knows by its name.
-func (g *Guard) set(name string) *nftables.Set {
-	set := &nftables.Set{Table: g.table, Name: name}
-	switch name {
-	case peers4, outsiders4:
-		set.KeyType = nftables.TypeIPAddr
-	case peers6, outsiders6:
-		set.KeyType = nftables.TypeIP6Addr
-	case pods:
-		set.KeyType, set.KeyByteOrder = nftables.TypeIFName, binaryutil.NativeEndian // with which nft prints names
-	}
-	if name == outsiders4 || name == outsiders6 {
-		set.Dynamic, set.HasTimeout, set.Size = true, true, maxOutsiders
-	}
-	return set
-}
+// set returns one of the sets by its name, for the library for nftables, which finds it by that.
+func (g *Guard) set(name string) *nftables.Set { return &nftables.Set{Table: g.table, Name: name} }
 
 // namedSets are those of elements, except the sets of networks.
 var namedSets = []string{peers4, peers6, nodes4, nodes6, pods}
@@ -143,9 +125,10 @@ func newPeerTable(g *Guard) peerTable {
 
 // networkSets returns the names of the sets of nodes and of networks. The latter change with g.masks,
 // so that the tables ask at each list.
-func (g *Guard) networkSets() (all []string) {
-	for _, s := range g.describedSets() {
-		all = append(all, s.name)
+func (g *Guard) networkSets() []string {
+	all := []string{nodes4, nodes6}
+	for _, m := range g.sortedMasks() {
+		all = append(all, m.set())
 	}
 	return all
 }
@@ -240,15 +223,18 @@ func (e elements[E]) Name() string { return e.name }
 func (e elements[E]) List(context.Context) (map[E]struct{}, error) {
 	all := map[E]struct{}{}
 	for _, set := range e.sets() {
-		code := codeOf(set)
-		list, err := e.g.conn.GetSetElements(e.g.set(set))
+		var listed []E
+		code, size := codeOf(set), codeOf(set).keySize()
+		err := e.g.listElements(set, func() { listed = listed[:0] }, func(key, _ []byte) {
+			if len(key) == size { // else it is somebody else's set, which Apply replaces
+				listed = append(listed, e.of(newElement(code, key...)))
+			}
+		})
 		if err != nil { // also if somebody has deleted the set since fill made it: then the next check makes it again
 			return nil, fmt.Errorf("set %s: %w", set, err)
 		}
-		for _, has := range list {
-			if len(has.Key) == code.keySize() { // else it is somebody else's set, which Apply replaces
-				all[e.of(newElement(code, has.Key...))] = struct{}{}
-			}
+		for _, has := range listed {
+			all[has] = struct{}{}
 		}
 	}
 	return all, nil
@@ -325,26 +311,9 @@ func (e element) write(m rtnetlink.Message) rtnetlink.Message {
 	return m.Attr(unix.NFTA_DATA_VALUE, key)
 }
 
-// keySizes returns the sizes of the keys, in bytes, of the sets that the kernel has in the table, by their names. It leaves
-// out sets that somebody else has made: maps, sets of intervals, and those with a timeout where the guard's set of the same
-// name has none, or the reverse. The table must exist.
-func (g *Guard) keySizes() (map[string]int, error) {
-	sets, err := g.conn.GetSets(g.table)
-	if err != nil {
-		return nil, fmt.Errorf("list the sets of table %s: %w", g.table.Name, err)
-	}
-	sizes := map[string]int{}
-	for _, s := range sets {
-		if !s.IsMap && !s.Interval && s.HasTimeout == g.set(s.Name).HasTimeout {
-			sizes[s.Name] = int(s.KeyType.Bytes)
-		}
-	}
-	return sizes, nil
-}
-
-// isComplete reports whether the table, whose sets have keys of these sizes, has all that prepare makes. Somebody can
-// delete what no rule looks at, such as the counters of what is dropped while the rules only count.
-func (g *Guard) isComplete(keys map[string]int) (bool, error) {
+// hasCounters reports whether the table has all counters. Somebody can delete those that no rule uses, such as those of
+// what is dropped while the rules only count.
+func (g *Guard) hasCounters() (bool, error) {
 	counted, err := g.counts.read(g.table)
 	if err != nil {
 		return false, fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
@@ -354,7 +323,7 @@ func (g *Guard) isComplete(keys map[string]int) (bool, error) {
 			return false, nil
 		}
 	}
-	return !slices.ContainsFunc(fixedSets, func(name string) bool { return keys[name] != int(g.set(name).KeyType.Bytes) }), nil
+	return true, nil
 }
 
 // setsOf returns the names of the sets that the rules look at, which nobody can delete.

@@ -152,13 +152,14 @@ func TestTrialNeedsRules(t *testing.T) {
 				return nil
 			},
 			"off": func(g *Guard, _ *Config) error { return g.Apply(t.Context(), dataplane.Options{}, nil, interfaces) },
-			"a full set": func(g *Guard, c *Config) error {
-				nft(t, "delete table inet flannel-guard\ntable inet flannel-guard { set peers4 { type ipv4_addr; size 3; }; }")
-				g.Relist()
-				if err := g.Apply(t.Context(), dataplane.Options{}, c, interfaces); !errors.Is(err, unix.ENFILE) {
-					return fmt.Errorf("the set is full, and the error: %w", err)
-				}
+			"another program's table": func(g *Guard, c *Config) error {
 				nft(t, "delete table inet flannel-guard")
+				release := nstest.OwnTable(t, "inet", "flannel-guard", "")
+				defer release()
+				g.Relist()
+				if err := g.Apply(t.Context(), dataplane.Options{}, c, interfaces); !errors.Is(err, unix.EPERM) {
+					return fmt.Errorf("another program owns the table, and the error: %w", err)
+				}
 				g.Relist()
 				return nil
 			},

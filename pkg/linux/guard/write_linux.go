@@ -21,28 +21,13 @@ import (
 // with what was written. The methods are called by Apply, Prune and Remove. Rules drop
 // packets only after a trial (trial_linux.go), in which they only count them.
 
-// noTable are the errors of asking for a table that does not exist, or of a kernel that
-// has no nf_tables.
-var noTable = []error{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT}
-
-// kernelTable returns the table of that name as the kernel has it; nil: there is none.
-func (g *Guard) kernelTable() (*nftables.Table, error) {
-	table, err := g.conn.ListTableOfFamily(g.table.Name, g.table.Family)
-	if slices.ContainsFunc(noTable, func(none error) bool { return errors.Is(err, none) }) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read table %s: %w", g.table.Name, err)
-	}
-	return table, nil
-}
-
 // check compares the rules in the kernel with those that were written last, by their
 // handles, which the kernel never uses twice, and has the next Add of the sets' tables list them.
 // If anything differs, or the rules are not in force, or after a start, config is nil afterwards, so
-// that fill writes all rules. Apply calls check if the guard is stale: after a start, after Relist,
-// after a change whose result is not known, and when somebody else has changed the table. If nobody has
-// changed anything in nf_tables since the last check, this guard included, a check by Relist alone reads nothing.
+// that fill writes all rules. fill also makes sets that are gone. foreign are the foreign sets afterwards. Apply calls
+// check if the guard is stale: after a start, after Relist, after a change whose result is not known, and when somebody
+// else has changed the table. If nobody has changed anything in nf_tables since the last check, this guard included, a
+// check by Relist alone reads nothing.
 func (g *Guard) check(o dataplane.Options) error {
 	generation := rtnetlink.TablesGeneration() // before the lists: a change in between makes the next check read again
 	g.relist = false
@@ -56,13 +41,14 @@ func (g *Guard) check(o dataplane.Options) error {
 		return err
 	}
 	inForce, err := g.inForce()
-	var keys map[string]int // nil: not read
-	isComplete := true
-	if err == nil && inForce && g.config != nil {
-		if keys, err = g.keySizes(); err == nil {
-			isComplete, err = g.isComplete(keys)
-		}
+	if err != nil {
+		return err
 	}
+	hasCounters, err := g.hasCounters()
+	if err != nil {
+		return err
+	}
+	sets, err := g.kernelSets()
 	if err != nil {
 		return err
 	}
@@ -71,66 +57,50 @@ func (g *Guard) check(o dataplane.Options) error {
 	for _, m := range g.inRules {
 		g.masks[m] += 0 // makes an entry, so that the set stays until Prune. The number of paths stays, or is 0
 	}
+	// Sets that no rule looks at may be gone. makeSets makes only those: each transaction changes the generation, so that
+	// the next check would read all again.
+	made := len(g.made)
+	maps.DeleteFunc(g.made, func(set string, _ bool) bool { return sets[set] == nil })
+	isWritten := inForce && hasCounters && slices.Equal(handlesOf(rules), g.rules) && len(g.unneededSets(sets)) == 0
 	if g.config == nil {
 		g.trial.passed = g.trial.passed || dropping // rules of an earlier run that drop had passed their trial
-	} else if !inForce || !isComplete || !slices.Equal(handlesOf(rules), g.rules) {
-		g.config = nil
+	}
+	g.foreign = g.foreignSets(sets)
+	if g.config != nil && (!isWritten || len(g.made) < made) {
 		g.log.Info("repairing the guard's table, somebody else has changed it", "table", g.table.Name)
 		o.Repairs.Count("guard-rules", 1) // a label of the metric of repairs
 	}
-	// Sets that no rule looks at may be gone, or may be somebody else's. makeDescribedSets makes only those: each transaction
-	// changes the generation, so that the next check would read all again.
-	maps.DeleteFunc(g.made, func(set string, _ bool) bool { return keys[set] != codeOf(set).keySize() })
+	if !isWritten {
+		g.config = nil
+	}
 	g.compared = generation
 	return nil
 }
 
-// inForce reports whether packets meet the rules, and pass if none drops them: the table is
-// not dormant, and no chain has another policy.
-func (g *Guard) inForce() (bool, error) {
-	table, err := g.kernelTable()
-	if table == nil {
-		return false, err
+// replaceForeign deletes a table in which check has found foreign sets, once in a run for each attribute in which they
+// differ: if the guard's new sets differ, too, a later kernel lists them in another form. Such sets are kept.
+func (g *Guard) replaceForeign(o dataplane.Options) error {
+	foreign := g.foreign
+	least := 2
+	for attribute := range foreign {
+		least = min(least, g.replaced[attribute])
 	}
-	chains, err := g.listChains()
-	drops := func(c *nftables.Chain) bool { return c.Policy != nil && *c.Policy != nftables.ChainPolicyAccept }
-	return table.Flags == 0 && !slices.ContainsFunc(chains, drops), err // 0: also not dormant
-}
-
-// listRules returns all rules of the table, by chain and in the order of chainNames, and
-// whether they drop packets; none if there is no table.
-func (g *Guard) listRules() (rules []*nftables.Rule, dropping bool, err error) {
-	for _, name := range chainNames() {
-		chain, err := g.conn.GetRules(g.table, &nftables.Chain{Name: name, Table: g.table})
-		if err != nil { // a chain that does not exist has no rules, and is no error
-			return nil, false, fmt.Errorf("read chain %s of table %s: %w", name, g.table.Name, err)
+	switch least {
+	case 0:
+		if err := g.deleteTable(); err != nil {
+			return err
 		}
-		for _, r := range chain {
-			rules, dropping = append(rules, r), dropping || drops(r.Exprs)
-		}
+		g.log.Info("replacing the guard's table, it has sets that do not behave like the guard's", "table", g.table.Name, "sets", foreign)
+		o.Repairs.Count("guard-rules", 1)
+		g.changed() // check the new sets soon
+	case 1:
+		g.log.Warn("sets in the guard's table still do not behave like the guard's, keeping them", "table", g.table.Name, "sets", foreign)
 	}
-	return rules, dropping, nil
-}
-
-// masksOf returns those of the sets of networks that the rules look at; nil if there are no
-// rules.
-func masksOf(rules []*nftables.Rule) (all []mask) {
-	if len(rules) > 0 {
-		all = []mask{}
+	g.foreign = nil
+	for attribute := range foreign {
+		g.replaced[attribute] = least + 1
 	}
-	for _, set := range setsOf(rules) {
-		if m, isNetworks := maskOf(set); isNetworks {
-			all = append(all, m)
-		}
-	}
-	return all
-}
-
-func handlesOf(rules []*nftables.Rule) (handles []uint64) {
-	for _, r := range rules {
-		handles = append(handles, r.Handle)
-	}
-	return handles
+	return nil
 }
 
 // fill makes the table have the sets with their elements, and the rules of c. Its sets
@@ -141,7 +111,7 @@ func (g *Guard) fill(ctx context.Context, o dataplane.Options, c Config) error {
 			return err
 		}
 	}
-	if err := g.makeDescribedSets(); err != nil {
+	if err := g.makeSets(); err != nil {
 		return err
 	}
 	// A mask that no path needs any more stays until Prune has deleted the elements of
@@ -174,11 +144,11 @@ func (g *Guard) judgesNewSenders(c Config) bool {
 	return g.inRules != nil && slices.ContainsFunc(c.masks, isNew) && (g.dropping || !c.Enforce)
 }
 
-// isForeign reports whether the kernel refuses a change because there is something of
+// isConflict reports whether the kernel refuses a change because there is something of
 // another kind under one of our names, such as a set of another type or a chain of another hook.
 // err is from fill. A kernel without nf_tables returns EOPNOTSUPP, too; deleteTable then
 // finds no table, and the second fill fails in the same way.
-func isForeign(err error) bool {
+func isConflict(err error) bool {
 	return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
@@ -195,8 +165,7 @@ func (g *Guard) counter(name string) *nftables.CounterObj {
 	return &nftables.CounterObj{Table: g.table, Name: name}
 }
 
-// prepare makes the table with its counters and sets, except those of type describedSet,
-// which the library for nftables cannot write.
+// prepare makes the table with its counters.
 func (g *Guard) prepare() error {
 	packets, err := g.counts.read(g.table)
 	if err != nil {
@@ -211,12 +180,7 @@ func (g *Guard) prepare() error {
 		}
 		g.conn.AddObj(g.counter(name))
 	}
-	for _, name := range fixedSets {
-		if err := g.conn.AddSet(g.set(name), nil); err != nil {
-			return err
-		}
-	}
-	return g.flush("make the sets")
+	return g.flush("make the counters")
 }
 
 // write replaces all rules in one transaction. Chains and sets that these rules do not
@@ -253,8 +217,12 @@ func (g *Guard) write(c Config) error {
 	for _, chain := range gone {
 		g.conn.DelChain(chain)
 	}
-	for _, set := range g.unneededSets() {
-		g.conn.DelSet(set)
+	sets, err := g.kernelSets()
+	if err != nil {
+		g.log.Debug("cannot list the guard's sets, those of others stay", "table", g.table.Name, "error", err)
+	}
+	for _, name := range g.unneededSets(sets) {
+		g.conn.DelSet(g.set(name))
 	}
 	for _, chain := range all {
 		for _, r := range chain.rules {
@@ -334,31 +302,37 @@ func (g *Guard) unneeded(all []chain) (gone []*nftables.Chain, err error) {
 	return gone, err
 }
 
-// listChains returns the chains of the table that the kernel has.
-func (g *Guard) listChains() ([]*nftables.Chain, error) {
-	all, err := g.conn.ListChainsOfTableFamily(g.table.Family)
-	if err != nil {
-		return nil, fmt.Errorf("list the chains of table %s: %w", g.table.Name, err)
-	}
-	return slices.DeleteFunc(all, func(c *nftables.Chain) bool { return c.Table.Name != g.table.Name }), nil
-}
-
-// unneededSets returns the sets in the kernel that the rules do not look at: they look at
-// those of fixedSets, and those that networkSets returns. Sets that
-// cannot be read stay, and do no harm.
-func (g *Guard) unneededSets() (gone []*nftables.Set) {
-	sets, err := g.conn.GetSets(g.table)
-	if err != nil {
-		g.conn.drain() // write goes on, and would wait for ever among the unread answers
-		g.log.Debug("cannot list the guard's sets, those of others stay", "table", g.table.Name, "error", err)
-	}
-	for _, s := range sets {
-		if !s.Anonymous && !slices.Contains(append(g.networkSets(), fixedSets...), s.Name) {
-			gone = append(gone, &nftables.Set{Table: g.table, Name: s.Name})
+// unneededSets returns the names of those of kernelSets that are not in setNames, except anonymous ones, which are gone
+// with the rule that they are a part of.
+func (g *Guard) unneededSets(sets map[string][]byte) (gone []string) {
+	for name, attrs := range sets {
+		isAnonymous := number(rtnetlink.Attr(attrs, unix.NFTA_SET_FLAGS))&unix.NFT_SET_ANONYMOUS != 0
+		if !isAnonymous && !slices.Contains(g.setNames(), name) {
+			gone = append(gone, name)
 		}
 	}
 	return gone
 }
+
+// dropMasks makes rules without the sets of networks that no path needs, and deletes
+// these sets.
+func (g *Guard) dropMasks() error {
+	count := len(g.masks)
+	for m, uses := range g.masks {
+		if uses == 0 {
+			delete(g.masks, m)
+			delete(g.made, m.set())
+		}
+	}
+	if len(g.masks) == count {
+		return nil
+	}
+	c := *g.config
+	c.masks = g.sortedMasks()
+	return g.write(c)
+}
+
+func (g *Guard) sortedMasks() []mask { return slices.SortedFunc(maps.Keys(g.masks), compareMasks) }
 
 // remove deletes the table, unless there is none. Rules that are written later begin a new trial.
 func (g *Guard) remove() error {
@@ -375,7 +349,7 @@ func (g *Guard) remove() error {
 // packets at once. deleteTable may be called after an error, whose unread answers it discards.
 func (g *Guard) deleteTable() error {
 	g.conn.drain()
-	g.config = nil
+	g.config, g.foreign = nil, nil
 	table, err := g.kernelTable()
 	if table != nil {
 		g.conn.DelTable(g.table)
