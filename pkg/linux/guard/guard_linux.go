@@ -65,7 +65,7 @@ type Guard struct {
 	log    *slog.Logger
 
 	conn   *conn               // for changes and lists, by the loop alone
-	dumps  *rtnetlink.Conn     // for lists of sets and their elements, which the library of conn decodes slowly (dump)
+	dumps  *rtnetlink.Conn     // for lists of chains, sets and their elements (dump)
 	counts counters            // has a connection of its own, for any goroutine
 	watch  *rtnetlink.Listener // calls observe, on its goroutine
 
@@ -100,6 +100,7 @@ type Guard struct {
 	// have changed.
 	stale, podsStale atomic.Bool
 	relist           bool // by Relist: check reads the table if nf_tables has changed
+	interrupted      bool // by dump, since the last check began or the last write ended: a list may be incomplete
 }
 
 // New opens the guard of a flanneld (see cmd/flanneld/instance.go) in the network namespace of

@@ -43,9 +43,14 @@ func (g *Guard) inForce() (bool, error) {
 	if table == nil {
 		return false, err
 	}
-	chains, err := g.listChains()
-	drops := func(c *nftables.Chain) bool { return c.Policy != nil && *c.Policy != nftables.ChainPolicyAccept }
-	return table.Flags == 0 && !slices.ContainsFunc(chains, drops), err // 0: also not dormant
+	chains, err := g.kernelChains()
+	for _, attrs := range chains {
+		policy := rtnetlink.Attr(attrs, unix.NFTA_CHAIN_POLICY) // only base chains have one
+		if policy != nil && nftables.ChainPolicy(number(policy)) != nftables.ChainPolicyAccept {
+			return false, err
+		}
+	}
+	return table.Flags == 0, err // 0: also not dormant
 }
 
 // listRules returns all rules of the table, by chain and in the order of chainNames, and
@@ -84,25 +89,28 @@ func handlesOf(rules []*nftables.Rule) (handles []uint64) {
 	return handles
 }
 
-// listChains returns the chains of the table that the kernel has.
-func (g *Guard) listChains() ([]*nftables.Chain, error) {
-	all, err := g.conn.ListChainsOfTableFamily(g.table.Family)
-	if err != nil {
-		return nil, fmt.Errorf("list the chains of table %s: %w", g.table.Name, err)
-	}
-	return slices.DeleteFunc(all, func(c *nftables.Chain) bool { return c.Table.Name != g.table.Name }), nil
+// kernelChains returns the attributes of the chains of the table that the kernel has, by their names; none if there is no table.
+func (g *Guard) kernelChains() (map[string][]byte, error) {
+	return g.list("chains", unix.NFT_MSG_GETCHAIN, unix.NFTA_CHAIN_NAME)
 }
 
-// kernelSets returns the attributes of the sets of the table that the kernel has, by their names; none if there is no table.
+// kernelSets returns the same of the sets.
 func (g *Guard) kernelSets() (map[string][]byte, error) {
-	sets := map[string][]byte{}
-	err := g.dump(unix.NFT_MSG_GETSET, "", func() { clear(sets) }, func(attrs []byte) {
-		sets[unix.ByteSliceToString(rtnetlink.Attr(attrs, unix.NFTA_SET_NAME))] = bytes.Clone(attrs)
+	return g.list("sets", unix.NFT_MSG_GETSET, unix.NFTA_SET_NAME)
+}
+
+// list returns the attributes of what the table has of a kind, by the name, which is one of them.
+func (g *Guard) list(what string, kind, name uint16) (map[string][]byte, error) {
+	all := map[string][]byte{}
+	err := g.dump(kind, "", func() { clear(all) }, func(attrs []byte) {
+		if unix.ByteSliceToString(rtnetlink.Attr(attrs, unix.NFTA_SET_TABLE)) == g.table.Name { // also NFTA_CHAIN_TABLE
+			all[unix.ByteSliceToString(rtnetlink.Attr(attrs, name))] = bytes.Clone(attrs)
+		}
 	})
 	if err != nil && !isNoTable(err) {
-		return nil, fmt.Errorf("list the sets of table %s: %w", g.table.Name, err)
+		return nil, fmt.Errorf("list the %s of table %s: %w", what, g.table.Name, err)
 	}
-	return sets, nil
+	return all, nil
 }
 
 // answerTimeout bounds the wait of dump for each part of an answer, which comes at once unless the kernel hangs.
@@ -127,9 +135,13 @@ func (g *Guard) listElements(set string, reset func(), each func(key, attrs []by
 	})
 }
 
-// dump lists the sets of the table, or the elements of a set. kind is NFT_MSG_GETSET with set "", or NFT_MSG_GETSETELEM.
-// each gets the attributes of each message of the answer, and must copy what it keeps. reset is called before the
-// list and before each repetition of it, and forgets what each has got.
+// dump lists the sets of the table, the chains of all tables, or the elements of a set. kind is NFT_MSG_GETSET or
+// NFT_MSG_GETCHAIN, with set "", or NFT_MSG_GETSETELEM. each gets the attributes of each message of the answer, and must
+// copy what it keeps. reset is called before the list and before each repetition of it, and forgets what each has got.
+//
+// The kernel reads a list in parts, and finds the beginning of the next one by counting. So a change in a table of somebody
+// else can make the list of chains lack some of the guard's. The kernel says so, of lists of chains and of sets, and Conn
+// repeats the list. If there is such a change each time, the last list is used, and the next check reads again.
 func (g *Guard) dump(kind uint16, set string, reset func(), each func(attrs []byte)) error {
 	header := []byte{byte(g.table.Family), unix.NFNETLINK_V0, 0, 0} // struct nfgenmsg; answers begin with one, too
 	request := rtnetlink.Message(header).
@@ -137,8 +149,14 @@ func (g *Guard) dump(kind uint16, set string, reset func(), each func(attrs []by
 	if set != "" {
 		request = request.Attr(unix.NFTA_SET_ELEM_LIST_SET, append([]byte(set), 0))
 	}
-	return g.dumps.Dump(unix.NFNL_SUBSYS_NFTABLES<<8|kind, request, reset, func(body []byte) error {
+	err := g.dumps.Dump(unix.NFNL_SUBSYS_NFTABLES<<8|kind, request, reset, func(body []byte) error {
 		each(body[min(len(body), len(header)):])
 		return nil
 	})
+	if errors.Is(err, unix.EINTR) {
+		g.interrupted = true
+		g.stale.Store(true)
+		return nil
+	}
+	return err
 }

@@ -1,11 +1,13 @@
 package guard
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -279,6 +281,58 @@ func TestUnneededSetsNotListed(t *testing.T) {
 			t.Errorf("the rules have the handles %v, before %v, and the error is %v", g.rules, before, err)
 		}
 		faults.Fail(0, 0)
+	})
+}
+
+// A list of chains that a change in a table of somebody else interrupts is repeated: it would lack chains of the guard.
+// If each is interrupted, the last one is used, and the guard is stale.
+func TestInterruptedList(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		chains := "add table inet other\n"
+		for i := range 2000 {
+			chains += fmt.Sprintf("add chain inet other c%d\n", i)
+		}
+		// In several parts, in front of the guard's chains. The kernel has made the second part when the first one is received.
+		nft(t, chains)
+		l := &link{t: t}
+		g := l.guard(paths...)
+		l.apply(g, Config{Outer: overVXLAN})
+		want, err := g.kernelChains()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// list has a change made after the first message of each of the first n lists.
+		list := func(n int, change func(list int) string) (have map[string][]byte, lists int) {
+			have = map[string][]byte{}
+			isFirst := false
+			if err := g.dump(unix.NFT_MSG_GETCHAIN, "", func() { clear(have); lists++; isFirst = true }, func(attrs []byte) {
+				if isFirst && lists <= n {
+					nft(t, change(lists))
+				}
+				isFirst = false
+				if unix.ByteSliceToString(rtnetlink.Attr(attrs, unix.NFTA_CHAIN_TABLE)) == g.table.Name {
+					have[unix.ByteSliceToString(rtnetlink.Attr(attrs, unix.NFTA_CHAIN_NAME))] = bytes.Clone(attrs)
+				}
+			}); err != nil {
+				t.Error(err)
+			}
+			return have, lists
+		}
+		g.stale.Store(false)
+		if _, lists := list(math.MaxInt, func(list int) string { return fmt.Sprintf("add table ip other%d", list) }); lists != rtnetlink.Tries || !g.stale.Load() {
+			t.Errorf("%d lists, each interrupted, and the guard is stale: %t", lists, g.stale.Load())
+		}
+		for _, differ := range []bool{true, false} { // the first write may have left chains, so that the next check writes again
+			if err := g.write(*g.config); err != nil || slices.Equal(g.rules, []uint64{noHandle}) != differ {
+				t.Errorf("the rules have the handles %v, which differ: %t; error %v", g.rules, differ, err)
+			}
+		}
+		g.stale.Store(false)
+		have, lists := list(1, func(int) string { return "delete table inet other" })
+		if !reflect.DeepEqual(have, want) || lists != 2 || g.stale.Load() {
+			t.Errorf("%d lists, the last one with the chains %q, want %q; the guard is stale: %t", lists, slices.Collect(maps.Keys(have)),
+				slices.Collect(maps.Keys(want)), g.stale.Load())
+		}
 	})
 }
 

@@ -30,7 +30,7 @@ import (
 // check by Relist alone reads nothing.
 func (g *Guard) check(o dataplane.Options) error {
 	generation := rtnetlink.TablesGeneration() // before the lists: a change in between makes the next check read again
-	g.relist = false
+	g.relist, g.interrupted = false, false
 	if g.config != nil && generation != 0 && generation == g.compared {
 		return nil
 	}
@@ -241,11 +241,12 @@ func (g *Guard) write(c Config) error {
 		return err
 	}
 	g.config, g.rules = &c, handlesOf(written)
-	if !slices.EqualFunc(written, rulesOf(all), func(w *nftables.Rule, r rule) bool { return bytes.Equal(w.UserData, r.userData()) }) {
-		// Somebody else changed the rules before they were listed. The notification of that change makes the next
-		// pass call check, which finds handles that differ.
+	if g.interrupted || !slices.EqualFunc(written, rulesOf(all), func(w *nftables.Rule, r rule) bool { return bytes.Equal(w.UserData, r.userData()) }) {
+		// Chains that are not needed may be left, or somebody else changed the rules before they were listed. The guard is
+		// stale, or the notification of that change makes it so, and check finds handles that differ.
 		g.rules = []uint64{noHandle}
 	}
+	g.interrupted = false
 	return nil
 }
 
@@ -293,10 +294,10 @@ var hooks = map[string]struct {
 
 // unneeded returns the chains in the kernel that are not in all.
 func (g *Guard) unneeded(all []chain) (gone []*nftables.Chain, err error) {
-	kernel, err := g.listChains()
-	for _, c := range kernel {
-		if !slices.ContainsFunc(all, func(o chain) bool { return o.name == c.Name }) {
-			gone = append(gone, &nftables.Chain{Table: g.table, Name: c.Name})
+	kernel, err := g.kernelChains()
+	for name := range kernel {
+		if !slices.ContainsFunc(all, func(o chain) bool { return o.name == name }) {
+			gone = append(gone, &nftables.Chain{Table: g.table, Name: name})
 		}
 	}
 	return gone, err
