@@ -129,6 +129,17 @@ func TestReplacedSet(t *testing.T) {
 				t.Errorf("after %s, the set is\n%s\nwant\n%s", foreign, have, want)
 			}
 		}
+		// One of another kind of keys or data is replaced each time, since the kernel refuses to make the guard's.
+		for _, foreign := range []string{"set inet flannel-guard nodes4 { type inet_service; }", "map inet flannel-guard nodes4 { type ipv4_addr : mark; }"} {
+			for range 3 {
+				nft(t, "delete set inet flannel-guard nodes4; add "+foreign)
+				g.changed()
+				l.apply(g, Config{})
+				if have := nft(t, "list set inet flannel-guard nodes4"); have != want {
+					t.Errorf("after %s again, the set is\n%s\nwant\n%s", foreign, have, want)
+				}
+			}
+		}
 		clear(g.replaced)
 		nft(t, "add set inet flannel-guard owners4-17 { type inet_service; }")
 		g.changed()

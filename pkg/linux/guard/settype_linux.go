@@ -142,6 +142,7 @@ func (g *Guard) foreignSets(sets map[string][]byte) map[string][]string {
 			}
 			if have, want := value(sets[name]), value(typeOf(name).attrs()); have != want {
 				all[a.name] = append(all[a.name], fmt.Sprintf("%s: %s, want %s", name, have, want))
+				delete(g.made, name) // makeSets asks the kernel, which refuses if this set is another kind of set
 			}
 		}
 	}

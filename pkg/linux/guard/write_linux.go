@@ -65,7 +65,6 @@ func (g *Guard) check(o dataplane.Options) error {
 	if g.config == nil {
 		g.trial.passed = g.trial.passed || dropping // rules of an earlier run that drop had passed their trial
 	}
-	g.foreign = g.foreignSets(sets)
 	if g.config != nil && (!isWritten || len(g.made) < made) {
 		g.log.Info("repairing the guard's table, somebody else has changed it", "table", g.table.Name)
 		o.Repairs.Count("guard-rules", 1) // a label of the metric of repairs
@@ -73,6 +72,7 @@ func (g *Guard) check(o dataplane.Options) error {
 	if !isWritten {
 		g.config = nil
 	}
+	g.foreign = g.foreignSets(sets)
 	g.compared = generation
 	return nil
 }
