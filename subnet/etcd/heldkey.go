@@ -140,7 +140,7 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 	case k.state == lost:
 		return
 	case s.kv == nil && s.replaced:
-		if k.seen.mod != 0 { // else another sight has said so before, and the etcd lease is a new one already
+		if k.seen != (seen{}) { // else another sight has said so before, and the etcd lease is a new one already
 			k.seen = seen{}
 			k.replaceLease()
 		}
@@ -336,7 +336,7 @@ func (k *heldKey) step(now time.Time, o others) (write bool, due time.Time) {
 	case k.restoreAt.After(now):
 		return false, k.restoreAt
 	case k.state == withdrawn:
-		k.seen = seen{} // the write creates the key, if it does not exist
+		k.seen = seen{gone: k.seen.gone} // the write creates the key, if it does not exist; events from before gone stay outdated
 	}
 	return true, time.Time{}
 }
