@@ -91,12 +91,9 @@ func readAdapter(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 	return a, routes, nil
 }
 
-// toPrefix converts an address with the length of its network's prefix. ok is false for nil,
-// which is the destination of a default route in some versions of the netlink library.
+// toPrefix converts an address with the length of its network's prefix. The destination of a
+// default route is 0.0.0.0/0 or ::/0, never nil.
 func toPrefix(n *net.IPNet) (netip.Prefix, bool) {
-	if n == nil {
-		return netip.Prefix{}, false
-	}
 	ip, ok := netip.AddrFromSlice(n.IP)
 	bits, _ := n.Mask.Size()
 	return netip.PrefixFrom(ip.Unmap(), bits), ok
