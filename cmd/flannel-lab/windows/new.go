@@ -54,7 +54,7 @@ func readAdapter(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 		Name: l.Attrs().Name, Description: "Microsoft Hyper-V Network Adapter", Index: l.Attrs().Index,
 		MTU: l.Attrs().MTU, Up: true,
 	}
-	if l.Attrs().Alias != "" {
+	if l.Attrs().Alias != "" { // the Windows name, which package lab has set
 		a.Name = l.Attrs().Alias
 	}
 	copy(a.MAC[:], l.Attrs().HardwareAddr)
@@ -82,7 +82,7 @@ func readAdapter(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 		if err := netlink.RouteDel(&row); err != nil {
 			return a, nil, err
 		}
-		// Ours: made by a program, not by the IP stack itself.
+		// In hns, Ours means any program, not the IP stack itself: here an administrator.
 		routes = append(routes, hns.Route{Dst: dst, NextHop: hop.Unmap(), Metric: 10, Ours: true})
 		if dst.Bits() == 0 {
 			a.DNS = append(a.DNS, hop.Unmap()) // most routers are DNS servers
