@@ -52,7 +52,7 @@ func returningMemory(notify func(string)) func(string) {
 // leanDataplane releases the program's pages before the first Apply, which takes most memory
 // of the start, and needs little of the program that has run until then. It returns memory
 // untilSettled after the first Apply, after each Apply that completes manyChanges, and after
-// each resync. Only the daemon's loop calls its methods; the timer has a goroutine of its own.
+// each resync. Only the daemon's loop calls Apply and QueueResync; the timer has a goroutine of its own.
 type leanDataplane struct {
 	dataplane.Dataplane
 	release, returnAll func() // releaseProgram and returnMemory
