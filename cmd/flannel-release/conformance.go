@@ -14,7 +14,7 @@ import (
 )
 
 // wantedByTests are the packages of Debian whose programs Kubernetes' end-to-end tests run in their pods. Kubernetes' own
-// images have those of Alpine, and other versions of Debian.
+// images have those of Alpine, and other versions of Debian. The command conformance-pins (main.go) chooses the versions.
 var wantedByTests = []string{"base-files", "netbase", "libc-bin", "bash", "dash", "coreutils", "findutils", "grep", "sed", "hostname", "procps",
 	"curl", "wget", "bind9-dnsutils", "netcat-openbsd", "iproute2", "iperf", "iptables", "conntrack"}
 
@@ -48,7 +48,7 @@ const coreDNS = "registry.k8s.io/coredns/coredns:dev"
 // conformanceImages is the command conformance: it writes conformance.tar, with the images of Kubernetes' end-to-end
 // tests and of CoreDNS, into the directory r.out. It reads there the programs of the images, and the file e2e.images,
 // which has the names of all images of the tests: images that are not in testImages are left out. All images have the
-// same packages of Debian as their first layer.
+// same packages of Debian as their first layer: those in pinsFile, which conformance-pins writes.
 func (r *release) conformanceImages(ctx context.Context, pinsFile string) error {
 	if len(r.systems) != 1 || r.out == "" {
 		return errors.New("conformance: want one system, and a directory")

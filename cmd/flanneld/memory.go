@@ -52,7 +52,7 @@ func returningMemory(notify func(string)) func(string) {
 // leanDataplane releases the program's pages before the first Apply, which takes most memory
 // of the start, and needs little of the program that has run until then. It returns memory
 // untilSettled after the first Apply, after each Apply that completes manyChanges, and after
-// each resync. Only the daemon's loop calls Apply; the timer has a goroutine of its own.
+// each resync. Only the daemon's loop calls Apply and QueueResync; the timer has a goroutine of its own.
 type leanDataplane struct {
 	dataplane.Dataplane
 	release, returnAll func() // releaseProgram and returnMemory
@@ -87,10 +87,11 @@ func (d *leanDataplane) QueueResync() {
 	d.Dataplane.QueueResync()
 }
 
-// count counts the paths that an Apply has changed. s.Changes lacks those without a lease (see
-// orphans in package daemon), so the difference in length counts if it is larger. While a timer
-// is pending, nothing is counted, because it will return the memory of these changes, too. It
-// is not postponed: else steady changes would postpone it for ever.
+// count counts the paths that an Apply has changed. s.Changes lacks orphans, which are paths
+// without a lease (see package daemon) and are deleted later, so the difference in length
+// counts if it is larger. While a timer is pending, nothing is counted, because it will return
+// the memory of these changes, too. It is not postponed: else steady changes would postpone it
+// for ever.
 func (d *leanDataplane) count(s dataplane.State) {
 	if d.returning.Load() {
 		d.changed = 0

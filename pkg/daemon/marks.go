@@ -16,17 +16,17 @@ import (
 // ignores keys that it does not know. One of the keys for a phase is set, to the ID of a
 // configuration:
 //
-//	{"VNI":1,"VtepMAC":"02:00:00:00:00:03","Offered":"…","Answers":true}    it has received it
-//	{"VNI":2,"VtepMAC":"02:00:00:00:00:04","Adopting":"…","Answers":true}   on trial
-//	{"VNI":2,"VtepMAC":"02:00:00:00:00:04","Adopted":"…"}                   another node has answered
+//	{"VNI":1,"VtepMAC":"02:00:00:00:00:03","Offered":"…","Answers":true}    the node has received it
+//	{"VNI":2,"VtepMAC":"02:00:00:00:00:04","Adopting":"…","Answers":true}   the node has it on trial
+//	{"VNI":2,"VtepMAC":"02:00:00:00:00:04","Adopted":"…"}                   it works: another node has answered a probe
 //
-// The former release has only Adopting and Adopted. Its nodes may or may not
-// answer, so they count as if they did.
+// Nodes of the former release publish only Adopting and Adopted. Whether they can
+// answer probes is unknown, so they count as if they did.
 type marks struct {
 	Offered  string `json:",omitempty"`
 	Adopting string `json:",omitempty"`
 	Adopted  string `json:",omitempty"`
-	Untested string `json:",omitempty"` // it keeps the configuration, and no answer is possible
+	Untested string `json:",omitempty"` // the node keeps the configuration, and no answer to a probe is possible
 	Reverted string `json:",omitempty"`
 	Answers  *bool  `json:",omitempty"` // rollout.Mark.Answers; nil: true
 }
@@ -99,9 +99,10 @@ func withMark(l subnet.Lease, mark rollout.Mark) subnet.Lease {
 }
 
 // markTimes has when this node saw the marks of its peers change to what they are, by
-// the names of the leases. The inbox has one, and guards it by its lock. A mark that was
-// there when the peer was first seen has no time, and neither has a result (proven, kept,
-// reverted) of a peer that was not seen to take part before: what a dead node or a
+// the names of the leases: rollout.Peer.Seen, by which a rollout tells how recent a mark
+// is. The inbox has one, and guards it by its lock. Some marks have no entry, and do not
+// count: one that was there when the peer was first seen, and a result (proven, kept,
+// reverted) of a peer that was not seen to take part before. What a dead node or a
 // stranger has left is no result.
 type markTimes map[string]time.Time
 

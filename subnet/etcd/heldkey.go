@@ -48,8 +48,11 @@ import (
 //	             an operator accepted the withdrawal        none                                  lost
 //	lost         our write, begun before, creates the key   none                                  held
 //
-// While the key exists, Publish itself writes what it wants. It leaves a missing key to Hold,
-// whose write may be on its way with the former value: hence step says write in held, too.
+// Before the watch of the peers begins, nothing shows that a withdrawal is a mass withdrawal. An
+// operator accepts one by the command accept-withdrawal on this node (AcceptWithdrawal). "Our
+// write" is one of Publish or of Hold. While the key exists, Publish itself writes what it wants.
+// It leaves a missing key to Hold, whose write may be on its way with the former value: hence
+// step says write in held, too.
 type heldKey struct {
 	key    string           // never changes, as v4 and v6
 	v4, v6 netip.Prefix     // the subnets in key; zero: none of the family
@@ -80,8 +83,8 @@ type heldKey struct {
 // seen is what the store had when we last saw the key.
 type seen struct {
 	value        *leaseValue      // nil: unreadable, or the key is missing
-	mod, created int64            // the key's ModRevision and CreateRevision; 0: it is missing, and a write creates it
-	gone         int64            // a later revision at which it was missing; 0: none
+	mod, created int64            // the key's ModRevision and CreateRevision, also once it is deleted; 0: a write creates it
+	gone         int64            // a later revision at which the key was missing; 0: none
 	id           clientv3.LeaseID // the etcd lease that the key was on
 }
 
@@ -140,7 +143,7 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 	case k.state == lost:
 		return
 	case s.kv == nil && s.replaced:
-		if k.seen.mod != 0 { // else another sight has said so before, and the etcd lease is a new one already
+		if k.seen != (seen{}) { // else another sight has said so before, and the etcd lease is a new one already
 			k.seen = seen{}
 			k.replaceLease()
 		}
@@ -154,7 +157,7 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 		if s.rev < k.seen.mod {
 			return // we have written the key since
 		}
-		if k.seen.mod != 0 && k.state < missing { // mod 0: a replaced store lacks the key, and we have not restored it yet
+		if k.seen.mod != 0 && k.state < missing { // mod 0: a replaced store lacks the key, and the write is still to come
 			k.state, k.missingSince = missing, now
 		}
 		k.seen.gone = max(k.seen.gone, s.rev) // the answer to a write may be newer
@@ -216,7 +219,7 @@ func (k *heldKey) sending(value leaseValue) {
 
 // written records that our write succeeded, on an etcd lease and at a revision. The caller
 // has checked that seen has not changed since the write began. It may end lost: step may
-// have given up the deleted key while the write that creates it was on its way.
+// have given up the deleted key while a write of Publish or Hold, begun before, created it.
 func (k *heldKey) written(value *leaseValue, id clientv3.LeaseID, rev int64) {
 	if k.state == lost && rev < k.lostAt {
 		return // another node has created the key since
@@ -275,8 +278,8 @@ func (k *heldKey) changedByOthers(now time.Time) {
 	k.state, k.restoreAt = overwritten, due
 }
 
-// lose enters lost, and with it Hold ends. Only a write of ours that turns out to be newer
-// ends lost (see written).
+// lose enters lost: Hold ends when it sees that (lostError). Only a write of ours that was
+// begun before, and whose answer comes until then, ends lost (see written).
 func (k *heldKey) lose(why string) { k.state, k.why = lost, why }
 
 // loseTo enters lost, because another node has created the key.
@@ -302,7 +305,7 @@ type others struct {
 	mostWithdrawn bool          // Keeper.MostWithdrawn: most of a few peers' keys are missing
 	claimed       bool          // Keeper.Claimed: another node has a subnet of our lease
 	retain        time.Duration // how long the other nodes retain us
-	accepted      time.Time     // when an operator accepted a withdrawal; zero: never
+	accepted      time.Time     // when an operator accepted a withdrawal, by this node's clock; zero: never
 }
 
 // burst is the longest time between the first and the last event of one burst,
@@ -314,9 +317,9 @@ const burst = 3 * time.Second
 // nothing was observed; zero: never. In lost, it returns false and zero: Hold ends.
 //
 // A deleted key means that our lease was revoked, and the daemon exits. But if
-// most other keys are deleted together with it (etcdctl del --prefix, a store
-// restored from an old snapshot), nobody meant to revoke it, and hundreds of
-// daemons that exit at once are an outage. Then the network stays as it is, and
+// most other keys are deleted together with it (etcdctl del --prefix, or an old
+// snapshot without being recognized as one), nobody meant to revoke it, and hundreds
+// of daemons that exit at once are an outage. Then the network stays as it is, and
 // the key is written again.
 func (k *heldKey) step(now time.Time, o others) (write bool, due time.Time) {
 	if k.state == overwritten && k.matches() {
@@ -336,13 +339,13 @@ func (k *heldKey) step(now time.Time, o others) (write bool, due time.Time) {
 	case k.restoreAt.After(now):
 		return false, k.restoreAt
 	case k.state == withdrawn:
-		k.seen = seen{} // the write creates the key, if it does not exist
+		k.seen = seen{gone: k.seen.gone} // the write creates the key; what is older than gone stays outdated
 	}
 	return true, time.Time{}
 }
 
 // publishMustWrite reports whether Publish has to write the key: at once, also during the
-// pause of a conflict. It leaves a missing key to Hold.
+// pause of a conflict, for the daemon calls Publish with a new lease. Hold writes a missing key.
 func (k *heldKey) publishMustWrite() bool { return k.state < missing && !k.matches() }
 
 // stepMissing is step in missing and withdrawn. It enters withdrawn or lost if it can be

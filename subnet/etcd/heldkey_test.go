@@ -270,6 +270,34 @@ func TestAnswerAfterLost(t *testing.T) {
 	}
 }
 
+// While the answer to the write that restores a withdrawn key is missing, an event from before the deletion changes nothing,
+// and in a replaced store the key is written on a new etcd lease, for which one of two sights is enough.
+func TestWithdrawnWriteUnanswered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	k := w.k
+	k.observe(w.now, sight{rev: 30}, otherNodes{})
+	k.state = withdrawn
+	if write, _ := k.step(w.now, w.others); !write {
+		t.Fatal("step does not restore the key")
+	}
+	k.sending(k.want)
+	for name, value := range map[string]string{"our own": peer("192.168.64.3"), "another node's": peer("192.168.64.9")} {
+		old := &mvccpb.KeyValue{Value: []byte(value), ModRevision: 20, CreateRevision: 20, Lease: 1}
+		if k.observe(w.now, sight{kv: old}, otherNodes{}); k.state != withdrawn {
+			t.Fatalf("after an old event with %s value: state %d", name, k.state)
+		}
+	}
+	k.observe(w.now, sight{rev: 1, replaced: true}, otherNodes{})
+	first := k.id
+	if first == 1 || !k.grant || k.state != withdrawn {
+		t.Errorf("etcd lease %d, to be granted: %t, state %d", k.id, k.grant, k.state)
+	}
+	if k.observe(w.now, sight{rev: 1, replaced: true}, otherNodes{}); k.id != first {
+		t.Error("a second sight of the replaced store needs another etcd lease")
+	}
+}
+
 // What step decides about a key that is missing, by what it knows of the other nodes' keys.
 func TestStepMissing(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ func HasCredentials(o Options) bool {
 		_, err := os.ReadFile(o.Kubeconfig)
 		return err == nil
 	}
-	_, err := inCluster(os.Getenv(file.SandboxMount))
+	_, err := inCluster(os.Getenv(file.SandboxMount)) // the service account; the variable is set on Windows only
 	return err == nil
 }
 
@@ -72,7 +72,7 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 			return Examination{}, fmt.Errorf("find the node of this pod: %w", err)
 		}
 	}
-	n, err := api.Node(ctx, name, "")
+	n, err := api.Node(ctx, name, "") // "": the newest version
 	if err != nil {
 		return Examination{}, fmt.Errorf("read node %s: %w", name, err)
 	}

@@ -15,7 +15,7 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	m.mu.Lock()
 	if m.holding { // Hold keeps operatorIPs up to date
 		defer m.mu.Unlock()
-		m.returnedIPs = m.operatorIPs
+		m.returnedIPs = m.operatorIPs // Publish reads returnedIPs
 		return m.returnedIPs, nil
 	}
 	m.mu.Unlock()
@@ -39,7 +39,8 @@ func (m *Manager) PublicIPsChanged() <-chan struct{} { return m.publicIPsChanged
 func (m *Manager) setOperatorIPs(n annotations) {
 	v4, problem4 := n.Operator(nodeIP, false) // false: an IPv4 address
 	v6, problem6 := n.Operator(nodeIPv6, true)
-	overwrite4, _ := n.Operator(overwrite, false) // patchNeeded logs the problems
+	// Publish writes the addresses of these two (see subnet.PublicIPs). patchNeeded logs their problems.
+	overwrite4, _ := n.Operator(overwrite, false)
 	overwrite6, _ := n.Operator(overwriteV6, true)
 	for _, p := range []string{problem4, problem6} {
 		if p != "" && m.warned.add(p) {
@@ -71,8 +72,9 @@ func (w *warned) add(text string) (isNew bool) {
 	return true
 }
 
-// readOwn waits until our Node exists and has a podCIDR, and returns it. The error is that of the end of ctx, or an invalid
-// request for our pod. PublicIPs and Acquire call it on their goroutine, one after the other.
+// readOwn waits until our Node exists and has a podCIDR, and returns it. The error is that of the end of ctx, or of a request
+// for our pod that the API server rejects as invalid; follow and retry go on after all others. PublicIPs and Acquire call it
+// on their goroutine, one after the other.
 func (m *Manager) readOwn(ctx context.Context) (found *storedNode, err error) {
 	name, err := m.findName(ctx)
 	if err != nil {
@@ -82,7 +84,7 @@ func (m *Manager) readOwn(ctx context.Context) (found *storedNode, err error) {
 	err = m.follow(ctx, feed{activity: "read this node's Node", only: name, handle: func(_ context.Context, changes []change) error {
 		var cause, reason string
 		switch found = changes[len(changes)-1].node; { // all changes are of our Node
-		case found == nil:
+		case found == nil: // deleted, or, at the first list, never created
 			cause, reason = causeNoNode, fmt.Sprintf("Node %s does not exist: its kubelet creates it when it starts", name)
 		case len(found.CIDRs) == 0:
 			cause, reason = causeNoPodCIDR, fmt.Sprintf("Node %s has no podCIDR: kube-controller-manager assigns one "+
@@ -93,7 +95,7 @@ func (m *Manager) readOwn(ctx context.Context) (found *storedNode, err error) {
 		m.tellWaiting("waiting for this node's podCIDR", cause, reason, &logged)
 		return nil
 	}})
-	return found, errors.Join(err, ctx.Err())
+	return found, errors.Join(err, ctx.Err()) // follow returns nil at the end of ctx, too: found may be incomplete then
 }
 
 // findName returns the name of our Node. If the options do not name it, it waits until the API says on which Node our pod

@@ -27,8 +27,8 @@ type Options struct {
 	BinDir    string // directory of the programs, which has kube, cni/ and cluster/; see lab.BinDir
 }
 
-// Cluster is a running cluster. The embedded Cluster has the client of its administrator,
-// which works outside of the cluster's namespaces.
+// Cluster is a running cluster. The embedded Cluster has the client of its administrator, for
+// this process: its connections begin in the network namespace of Infra.
 type Cluster struct {
 	*cluster.Cluster // nil until Ready has returned for the first time
 	Nodes            []*Node
@@ -40,7 +40,7 @@ type Cluster struct {
 	group    string                      // name of the control groups
 	lock     *os.File                    // of the control groups: see mountGroups; nil before, and after Close
 	tokens   map[string]string           // of the programs, by their user: see makeTokens
-	ca       []byte                      // certificate of the authority behind the API server's; set by Ready
+	ca       []byte                      // certificate of the authority that signed the API server's; set by Ready
 	services map[string]*machine.Process // programs of the control plane, by name
 }
 
@@ -119,7 +119,7 @@ func (o Options) family() lab.Family {
 // images; kubelet and kube-proxy start when it is ready. After an error, Close ends what
 // was started.
 func (c *Cluster) build(ctx context.Context) (err error) {
-	if err := unix.Mount("tmpfs", base, "tmpfs", 0, "mode=755"); err != nil {
+	if err := unix.Mount("tmpfs", base, "tmpfs", 0, "mode=755"); err != nil { // base: see cgroups.go
 		return fmt.Errorf("mount %s: %w", base, err)
 	}
 	if c.lock, err = mountGroups(); err != nil {
@@ -189,9 +189,9 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
-// Sweep removes the control groups of clusters that were killed, which mountGroups does
-// when a cluster starts, and the one that mountGroups creates. The process must have called
-// Init.
+// Sweep removes the control groups of clusters that were killed, without starting a cluster.
+// mountGroups removes them, and creates a group for a new cluster, which Sweep removes, too.
+// The process must have called Init.
 func Sweep() error {
 	if err := unix.Mount("tmpfs", base, "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount %s: %w", base, err)

@@ -30,7 +30,7 @@ import (
 //   - an endpoint that is not attached to the host to an address, so that it
 //     answers pings.
 type kernel struct {
-	// priorities are those of the routes that Route has added: on Linux, routes to one
+	// priorities are those of the routes that Route has added, by their keys: on Linux, routes to one
 	// destination need different ones. The lock of the machine guards it.
 	priorities map[rowKey]int
 }

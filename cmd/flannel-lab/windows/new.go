@@ -54,7 +54,7 @@ func readAdapter(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 		Name: l.Attrs().Name, Description: "Microsoft Hyper-V Network Adapter", Index: l.Attrs().Index,
 		MTU: l.Attrs().MTU, Up: true,
 	}
-	if l.Attrs().Alias != "" {
+	if l.Attrs().Alias != "" { // the Windows name, which package lab has set
 		a.Name = l.Attrs().Alias
 	}
 	copy(a.MAC[:], l.Attrs().HardwareAddr)
@@ -82,7 +82,7 @@ func readAdapter(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 		if err := netlink.RouteDel(&row); err != nil {
 			return a, nil, err
 		}
-		// Ours: made by a program, not by the IP stack itself.
+		// In hns, Ours means any program, not the IP stack itself: here an administrator.
 		routes = append(routes, hns.Route{Dst: dst, NextHop: hop.Unmap(), Metric: 10, Ours: true})
 		if dst.Bits() == 0 {
 			a.DNS = append(a.DNS, hop.Unmap()) // most routers are DNS servers
@@ -91,12 +91,9 @@ func readAdapter(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 	return a, routes, nil
 }
 
-// toPrefix converts an address with the length of its network's prefix. ok is false for nil,
-// which is the destination of a default route in some versions of the netlink library.
+// toPrefix converts an address with the length of its network's prefix. The destination of a
+// default route is 0.0.0.0/0 or ::/0, never nil.
 func toPrefix(n *net.IPNet) (netip.Prefix, bool) {
-	if n == nil {
-		return netip.Prefix{}, false
-	}
 	ip, ok := netip.AddrFromSlice(n.IP)
 	bits, _ := n.Mask.Size()
 	return netip.PrefixFrom(ip.Unmap(), bits), ok

@@ -177,7 +177,7 @@ func (s *Server) Restart() {
 }
 
 // Backup copies the store for Restore. The server is stopped meanwhile. A test can call it
-// once.
+// once: the copy is removed with the server, or before another test gets it (clean).
 func (s *Server) Backup() {
 	s.t.Helper()
 	s.Stop()

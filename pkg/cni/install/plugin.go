@@ -60,12 +60,13 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 	if same {
 		return plan{}, nil
 	}
-	// A plugin has no record: every difference is a repair, except at the start.
+	// There is no record of the plugin that was installed last, so a new source cannot be told
+	// from a changed copy: every difference is a repair, except at the start (enforce).
 	next := plan{reason: "changed", update: enforce, write: func() (bool, error) {
 		if err := file.Copy(from, to, pluginMode); err != nil {
 			return false, fmt.Errorf("install CNI plugin: %w", err)
 		}
-		return true, nil
+		return true, nil // written
 	}}
 	info, err := os.Lstat(to)
 	switch {
