@@ -80,8 +80,11 @@ func newNexthopStore(c *rtnetlink.Conn, scope *scopePointer, instance string) *n
 
 // owns reports whether an object is ours, so that it may be deleted.
 func (s *nexthopStore) owns(id uint32, protocol uint8) bool {
-	return protocol == protocolOurs && (s.scope.Load().everything || id >= s.first && id-s.first < nexthopRange)
+	return protocol == protocolOurs && (s.scope.Load().everything || s.inRange(id))
 }
+
+// inRange reports whether an ID is one of ours.
+func (s *nexthopStore) inRange(id uint32) bool { return id >= s.first && id-s.first < nexthopRange }
 
 func (*nexthopStore) Name() string { return "nexthops" }
 
@@ -173,9 +176,12 @@ func (s *nexthopStore) resolve(r kernelRoute) hop {
 	return hop{Unmanaged: true}
 }
 
-// isSuperfluous reports whether a route uses another object than the one for its hop. The table will
-// delete the former, and the kernel the routes that use it, so these have to be written before.
+// isSuperfluous reports whether a route uses another object of ours than the one for its hop. The table
+// will delete the former, and the kernel the routes that use it, so these have to be written before.
 func (s *nexthopStore) isSuperfluous(r kernelRoute) bool {
+	if !s.inRange(r.nexthop) {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h, known := s.hops.Get(r.nexthop)
@@ -245,9 +251,21 @@ func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error
 	if s.unsupported() { // all succeed, as there are no objects
 		return nil
 	}
-	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {
-		return writeNexthop(m, unix.RTM_DELNEXTHOP, 0, s.releaseID(e.Key), hop{})
-	}))
+	// A new object is observed as superfluous. A list under way may contain it before the one that routes used,
+	// so that they use the new one: then the entry with extra is left out.
+	var due []int // indexes of the other entries
+	for i, e := range entries {
+		if e.Key.extra == 0 || e.Key.extra != s.idOf(nexthopKey{packedHop: e.Key.packedHop}) {
+			due = append(due, i)
+		}
+	}
+	errs := make([]error, len(entries))
+	for i, err := range ignoreMissing(batch(s.conn, due, func(m rtnetlink.Message, i int) rtnetlink.Message {
+		return writeNexthop(m, unix.RTM_DELNEXTHOP, 0, s.releaseID(entries[i].Key), hop{})
+	})) {
+		errs[due[i]] = err
+	}
+	return errs
 }
 
 // observe records a notification for any nexthop object. With ours, key is an entry of the
@@ -257,13 +275,13 @@ func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error
 //	no change, or our own write           ours false
 //	an object that routes use was         its key, routesLost: the kernel has deleted
 //	deleted, or now has another hop       or changed routes without notifications
-//	an unknown object of ours was         the same: a list that is under way may
-//	deleted                               contain it, and routes that use it
+//	another object of ours was deleted    ours false, routesLost: routes may have used
+//	                                      it, and a list under way may contain it
 //	an object of ours that nobody uses    a key with extra, to be deleted
 //	was created
 //	any other object                      ours false
 //
-// With ours false, the table does not change.
+// With ours false, the table does not change. With routesLost, both tables have to be listed.
 func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (key nexthopKey, ours, routesLost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,8 +307,8 @@ func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (
 	case !s.owns(id, protocol):
 	case present:
 		return nexthopKey{packedHop: packed, extra: id}, true, false
-	case !known: // deleted, but not by us: the watcher does not get the notifications of our own writes
-		return nexthopKey{packedHop: packed}, true, true
+	default: // deleted, but not by us: the watcher does not get the notifications of our own writes
+		return key, false, true
 	}
 	return key, false, false
 }

@@ -2,11 +2,10 @@ package linux
 
 import (
 	"errors"
-	"net"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -98,89 +97,75 @@ func TestNexthopTwice(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := newMachine(t)
 		m.mustPass()
+		const another = "via 10.5.3.0 dev flannel.1 onlink proto 70"
+		hasOne := func(when string) {
+			t.Helper()
+			if got := kernel(t); got != synced {
+				t.Errorf("%s: the kernel holds\n%s\nwant\n%s", when, got, synced)
+			}
+			if out := run(t, "ip nexthop show proto 70 | grep 10.5.3.0"); strings.Count(out, "\n") != 1 {
+				t.Errorf("%s: the objects of one hop are\n%s", when, out)
+			}
+		}
 		for _, restart := range []bool{false, true} {
-			run(t, "ip nexthop del id %[1]d 2>/dev/null || true; ip nexthop add id %[1]d via 10.5.3.0 dev flannel.1 onlink proto 70", usualNexthop)
+			m.told(fmt.Sprintf("ip nexthop add id %d %s", usualNexthop, another))
 			if restart {
-				m.restart()
+				if got, want := m.found(), pathsText(byDst(m.state.Paths)); got != want {
+					t.Errorf("a new run finds\n%s\nwant\n%s", got, want)
+				}
 			} else {
 				m.nexthops.Relist()
 			}
 			m.mustPass()
-			if got := kernel(t); got != synced {
-				t.Errorf("restart %t: the kernel holds\n%s\nwant\n%s", restart, got, synced)
+			hasOne(fmt.Sprintf("restart %t", restart))
+			// As if the watcher had read the creation of this object during the list that chose it.
+			key := nexthopKey{packedHop: hop{Index: m.links["flannel.1"].Index, Via: netip.MustParseAddr("10.5.3.0"), Onlink: true}.pack()}
+			if key.extra = m.store.idOf(key); key.extra != usualNexthop {
+				t.Fatalf("routes use the object %d", key.extra)
 			}
-			if out := run(t, "ip nexthop show proto 70 | grep 10.5.3.0"); strings.Count(out, "\n") != 1 {
-				t.Errorf("restart %t: the objects of one hop are\n%s", restart, out)
-			}
+			m.nexthops.Observe(key, struct{}{}, true)
+			m.mustPass()
+			hasOne("the used object was observed as superfluous")
 			// Now the used object is the one with the lowest ID: the next pass gives the route one with a higher ID.
-			run(t, "ip nexthop del id %d", usualNexthop)
-			m.nexthops.Relist()
+			m.told(fmt.Sprintf("ip nexthop del id %d", usualNexthop))
 			m.mustPass()
 		}
-	})
-}
+		const superfluous = usualNexthop + nexthopRange - 1
+		m.told(fmt.Sprintf("ip nexthop add id %d %s", superfluous, another))
+		m.told(fmt.Sprintf("ip route replace 10.5.3.0/24 nhid %d proto 70", superfluous))
+		m.mustPass()
+		hasOne("a route was moved to a superfluous object")
 
-// An object that is deleted while the first list is under way is not in the store afterwards, or the store says that
-// routes are lost.
-func TestNexthopDeletedDuringList(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		const others = 400 // so that reading the list takes some time
-		run(t, "ip link add eth0 type veth peer name far; ip link set far up; ip addr add 192.168.100.1/24 dev eth0; ip link set eth0 up")
-		lists, deletes := dialTest(t), dialTest(t)
-		link, err := net.InterfaceByName("eth0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := hop{Index: link.Index, Via: netip.MustParseAddr("192.168.100.2")}
-		write := func(kind, flags uint16, id uint32) {
-			t.Helper()
-			h := h
-			if id != usualNexthop {
-				h.Via = netip.MustParseAddr("192.168.100.3")
-			}
-			if err := errors.Join(deletes.Batch(1, func(m rtnetlink.Message, _ int) rtnetlink.Message {
-				return writeNexthop(m, kind, flags, id, h)
-			})...); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for i := range uint32(others) {
-			write(unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE, i+1)
-		}
-		var all scopePointer
-		all.Store(&scope{})
-		for try := range 300 {
-			write(unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE, usualNexthop)
-			store := newNexthopStore(lists, &all, "")
-			listed := make(chan error)
-			go func() {
-				_, err := store.List(t.Context())
-				listed <- err
-			}()
-			time.Sleep(time.Duration(try) * time.Microsecond) // until another moment of the list
-			write(unix.RTM_DELNEXTHOP, 0, usualNexthop)
-			_, _, routesLost := store.observe(usualNexthop, protocolOurs, h, false) // as the watcher does
-			if err := <-listed; err != nil {
-				t.Fatal(err)
-			}
-			if store.idOf(nexthopKey{packedHop: h.pack()}) != 0 && !routesLost {
-				t.Fatalf("try %d: the store has an object that does not exist", try)
-			}
+		run(t, "ip nexthop add id 7 via 10.5.3.0 dev flannel.1 onlink; ip route replace 10.5.3.0/24 nhid 7 proto 70")
+		m.nexthops.Relist()
+		m.routes.Relist()
+		m.mustPass()
+		if out := run(t, "ip route show 10.5.3.0/24"); m.done.Set != 0 || !strings.Contains(out, "nhid 7 ") {
+			t.Errorf("a route through an operator's object: %+v done; the route is %s", m.done, out)
 		}
 	})
 }
 
-// dialTest opens a connection until the test ends.
-func dialTest(t *testing.T) *rtnetlink.Conn {
-	t.Helper()
-	c, err := rtnetlink.Dial(unix.NETLINK_ROUTE, answerTimeout)
-	if err != nil {
-		t.Fatal(err)
+// The deletion of any object of ours may have deleted routes, but leaves other objects with its hop.
+func TestObserveDeletedNexthop(t *testing.T) {
+	const used, superfluous, unknown, others = usualNexthop + 1, usualNexthop + 2, usualNexthop + 3, 7
+	h := hop{Index: 2, Via: netip.MustParseAddr("192.0.2.2")}
+	var ofNobody scopePointer
+	ofNobody.Store(&scope{})
+	store := newNexthopStore(nil, &ofNobody, "")
+	store.reserveID(h.pack())
+	if id := store.idOf(nexthopKey{packedHop: h.pack()}); id != used {
+		t.Fatalf("the object %d was reserved", id)
 	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
+	store.observe(superfluous, protocolOurs, h, true)
+	store.observe(others, protocolOurs, h, true)
+	for _, d := range []struct {
+		id         uint32
+		ours, lost bool
+	}{{superfluous, false, true}, {unknown, false, true}, {others, false, false}, {used, true, true}} {
+		key, ours, lost := store.observe(d.id, protocolOurs, h, false)
+		if ours != d.ours || lost != d.lost || ours && key != (nexthopKey{packedHop: h.pack()}) {
+			t.Errorf("object %d: ours %t, routesLost %t, key %+v", d.id, ours, lost, key)
 		}
-	})
-	return c
+	}
 }

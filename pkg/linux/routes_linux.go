@@ -91,8 +91,8 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 		_, before := s.foreign[r.key] // the kernel lists routes of one key in the order in which it uses them
 		if _, twice := out[r.key]; twice || before {
 			s.shadowed[r.key], r.hop = true, hop{Unmanaged: true} // differs from any desired hop, so that Set is called
-		} else if !scope.everything && s.nexthops.isSuperfluous(r) { // everything: it is being deleted, whatever its object
-			r.hop = hop{Unmanaged: true}
+		} else {
+			r.hop.Superfluous = !scope.everything && s.nexthops.isSuperfluous(r) // everything: it is being deleted, whatever its object
 		}
 		out[r.key] = r.hop
 	})

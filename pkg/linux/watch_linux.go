@@ -160,6 +160,7 @@ func (w *watcher) route(h rtnetlink.Header, body []byte) (drift bool, err error)
 		}
 		return false, nil
 	}
+	r.hop.Superfluous = w.d.store.isSuperfluous(r)
 	drift = w.d.routes.Observe(r.key, r.hop, present)
 	if drift && present && h.Flags&unix.NLM_F_REPLACE == 0 { // it replaced nothing
 		w.d.routes.Relist() // ours may still exist, before or behind it: only a list says so
@@ -175,14 +176,14 @@ func (w *watcher) nexthop(present bool, body []byte) (drift bool, err error) {
 		return false, err
 	}
 	key, ours, routesLost := w.d.store.observe(id, protocol, h, present) // ours: the table's entry key has changed
-	if !ours {
-		return false, nil
-	}
 	if routesLost {
 		w.d.routes.Relist()
 		w.d.nexthops.Relist() // an object that replaced ours may have our protocol
 	}
-	return w.d.nexthops.Observe(key, struct{}{}, present && !routesLost) || routesLost, nil
+	if ours {
+		drift = w.d.nexthops.Observe(key, struct{}{}, present && !routesLost)
+	}
+	return drift || routesLost, nil
 }
 
 // neigh handles a changed neighbour or FDB entry. One that is not permanent is not ours, but

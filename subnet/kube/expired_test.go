@@ -21,6 +21,7 @@ import (
 func TestExpired(t *testing.T) {
 	t.Parallel()
 	var lists, watches atomic.Int32
+	var undecodable atomic.Pointer[time.Time] // when the event was sent
 	answer := func(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
 		w.Header().Set("Content-Type", protobuf)
 		w.WriteHeader(int(code))
@@ -34,6 +35,10 @@ func TestExpired(t *testing.T) {
 		}
 		if r.URL.Query().Get("watch") == "" {
 			n := lists.Add(1)
+			// 150 ms at least after a failure, and 100 ms at least before the third list after a lost position.
+			if sent := undecodable.Load(); sent != nil && time.Since(*sent) < 250*time.Millisecond {
+				t.Errorf("listed %v after an event that all daemons receive", time.Since(*sent))
+			}
 			if n == 2 { // the second list comes after the server was too busy for one
 				w.Header().Set("Retry-After", "1")
 				http.Error(w, "Too many requests, please try again later.", http.StatusTooManyRequests)
@@ -53,6 +58,8 @@ func TestExpired(t *testing.T) {
 			w.WriteHeader(http.StatusOK)
 			_, _ = w.Write(kubetest.Frame(t, "ERROR", kubetest.Encode(t, &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonGone}, "Status")))
 		case 3:
+			now := time.Now()
+			undecodable.Store(&now)
 			w.WriteHeader(http.StatusOK)
 			_, _ = w.Write(kubetest.Frame(t, "MODIFIED", []byte("{}")))
 		default:

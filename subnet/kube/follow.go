@@ -50,7 +50,7 @@ var (
 //	any       the API server finds a version too new      pause, see relists               checking
 //	watching  the watch ends regularly                    open the next one                watching
 //	watching  the watch breaks                            pause                            checking
-//	watching  an event cannot be decoded                  pause                            listing
+//	watching  an event cannot be decoded                  pause, see relists               listing
 //	watching  the position expired                        pause, see relists               listing
 //	checking  the store is as far as we were              -                                watching, listing
 //	checking  the store is older                          mark it as replaced              listing
@@ -100,11 +100,12 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 			s.version, s.lagging = "", isVersionTooLarge(err)              // list next; if the version is too new, check first
 			reconcile.Pause(ctx, s.relists.next(time.Now(), len(s.known))) // longer with more Nodes
 		default:
-			if errors.Is(err, errUndecodable) {
-				s.version = "" // a watch from there would receive the same event again
-			}
 			s.broken = true
 			m.recordAndWait(ctx, f.activity, fmt.Errorf("%s: %w", f.activity, err), &s.failures)
+			if errors.Is(err, errUndecodable) { // a watch from there would receive the same event again
+				s.version = ""
+				reconcile.Pause(ctx, s.relists.next(time.Now(), len(s.known))) // all daemons receive the event
+			}
 		}
 	}
 	return nil

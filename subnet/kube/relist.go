@@ -10,10 +10,10 @@ import (
 // This file lists the Nodes for a follower, on the follower's goroutine. The table of states, and the fields (reached,
 // floor, rewound, broken, lagging, known), are in follow.go.
 
-// relists paces the lists after a lost position, which is one that the API server no longer has or does not have yet. An
-// API server that restarts loses the positions of all daemons at once, and a list is the most expensive request of a
-// daemon. So the daemons spread their lists over a time that grows with the cluster, and a daemon that loses its position
-// repeatedly doubles the pause.
+// relists paces the lists after a lost position: one that the API server no longer has or does not have yet, or one
+// before an event that cannot be decoded. An API server that restarts loses the positions of all daemons at once, and all
+// receive the same events; a list is the most expensive request of a daemon. So the daemons spread their lists over a time
+// that grows with the cluster, and a daemon that loses its position repeatedly doubles the pause.
 type relists struct {
 	count int       // of lists since the last time that the position lasted for relistOver
 	last  time.Time // when next was called last
