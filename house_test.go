@@ -110,7 +110,7 @@ var mayImport = map[string][]string{
 	// In a group of its own, since its name is longer than the others.
 	"pkg/dataplane/extension": {"pkg/dataplane"},
 
-	"pkg/daemon":                {"backend", "pkg/daemon/reach", "pkg/daemon/rollout", "pkg/dataplane", "pkg/firewall", "pkg/plan", "pkg/status", "pkg/status/metrics", "pkg/underlay", "subnet", "subnet/peerset"},
+	"pkg/daemon":                {"backend", "pkg/daemon/reach", "pkg/daemon/rollout", "pkg/dataplane", "pkg/firewall", "pkg/plan", "pkg/status", "pkg/status/metrics", "pkg/underlay", "subnet"},
 	"internal/test/etcdtest":    {"internal/test/nettest"},
 	"internal/test/managertest": {"internal/test/eventually", "subnet"},
 	"subnet/peerset":            {"subnet"},

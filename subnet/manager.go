@@ -134,6 +134,16 @@ const (
 	MissingAtStart Cause = "missing-at-start"
 )
 
+// IsMass reports whether so many withdrawn peers, while so many are present, are a mass
+// withdrawal: more than three, and more than 20 % of both together, which is more than a
+// cluster loses in normal operation. The set of peers asks it for the leases that the store
+// loses (MassWithdrawal), and the daemon for those that are missing at a start (MissingAtStart).
+// All withdrawals of the retention time count, and not only those of one event, because a
+// command that deletes all nodes deletes one after the other.
+func IsMass(withdrawn, present int) bool {
+	return withdrawn > 3 && withdrawn*5 > withdrawn+present
+}
+
 // Rejected is a peer that is ignored, and why.
 type Rejected struct {
 	Name   string // the etcd key or node name

@@ -89,7 +89,7 @@ func networkFlags() []flagRow {
 		conf.BoolFlag("iptables-forward-rules", "true", "accept forwarded traffic of the pod network", func(o *options) *bool { return &o.ForwardRules }),
 		conf.IntFlag("iptables-resync", "SECONDS", "5", 1, 86400, "interval of comparing the firewall rules with the desired ones",
 			func(o *options, n int) { o.FirewallResync = time.Duration(n) * time.Second }),
-		// See peerset.Mass for the share. Nodes restore their own leases within a fifth of the time.
+		// See subnet.IsMass for the share. Nodes restore their own leases within a fifth of the time.
 		conf.IntFlag("retain-peers", "SECONDS", "300", 0, 86400, "how long to retain peers if more than max(3, 20 %) of them are deleted from the store within this time; 0: do not retain",
 			func(o *options, n int) { o.RetainPeers = time.Duration(n) * time.Second }),
 		{Name: "config-follow", Def: "true", Help: "adopt changes of the network configuration; false: use the one that was read at the start",

@@ -12,7 +12,6 @@ import (
 	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
 	"flannel/subnet"
-	"flannel/subnet/peerset"
 )
 
 // orphans are paths without a lease: the system has them from an earlier run of
@@ -40,7 +39,7 @@ type orphans struct {
 }
 
 // findOrphans returns the found paths without a lease, if they are to be
-// retained (peerset.Mass: more than three, and more than a fifth of all), and
+// retained (subnet.IsMass: more than three, and more than a fifth of all), and
 // the number of paths with a lease. The system does not record which IPv4 and
 // IPv6 subnets belong to the same peer, so each family is counted alone.
 func findOrphans(found []*dataplane.Path, inForce resources) (missing []*dataplane.Path, present int) {
@@ -55,7 +54,7 @@ func findOrphans(found []*dataplane.Path, inForce resources) (missing []*datapla
 			present++
 		}
 	}
-	if !peerset.Mass(lost[false], kept[false]) && !peerset.Mass(lost[true], kept[true]) {
+	if !subnet.IsMass(lost[false], kept[false]) && !subnet.IsMass(lost[true], kept[true]) {
 		missing = nil
 	}
 	return missing, present

@@ -43,7 +43,7 @@ type Options struct {
 
 	RenewMargin time.Duration  // how long before its end the lease is renewed; 0: an hour
 	TTL         time.Duration  // of a new lease; 0: 24 hours, as with flannel
-	Retain      time.Duration  // how long peers stay in use after many were deleted at once (peerset.Mass); 0: not at all
+	Retain      time.Duration  // how long peers stay in use after many were deleted at once (subnet.IsMass); 0: not at all
 	Log         *slog.Logger   // nil: no log
 	Outage      *subnet.Outage // shared with the caller, which asks it whether etcd answers; may be nil
 

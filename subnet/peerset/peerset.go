@@ -8,7 +8,7 @@
 // retained, and traffic to it continues, in two cases: the store was replaced by
 // another or an older one (for replacedFor), or more peers were withdrawn within
 // the retention time than a cluster loses in normal operation: more than three,
-// and more than 20 % of those that were there (see Mass). A retained peer is removed
+// and more than 20 % of those that were there (see subnet.IsMass). A retained peer is removed
 // when its time is over, when another lease claims its subnet or its public address,
 // or when the operator accepts the withdrawal.
 //
@@ -135,7 +135,7 @@ type shown struct {
 // set.withdrawn, which differ in the field retained. All other names are forgotten.
 // If the store has a lease under a forgotten name, which is not usable then, the
 // set has the lease, too, so that it is reported. Its removal is no withdrawal.
-// Cause decides what is counted for Mass: departed peers and those retained for a
+// Cause decides what is counted for subnet.IsMass: departed peers and those retained for a
 // mass withdrawal, but not those of a replaced store. While a peer is retained, an
 // unusable lease under its name is not in the set, but reported.
 type departed struct {

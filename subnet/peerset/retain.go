@@ -8,22 +8,6 @@ import (
 	"flannel/subnet"
 )
 
-// A mass withdrawal has more than few peers, and more than one in share peers of the
-// cluster (20 %), which is more than a cluster loses in normal operation.
-const (
-	few   = 3
-	share = 5
-)
-
-// Mass reports whether so many withdrawn peers, while so many are present, are a
-// mass withdrawal: more than three, and more than 20 % of both together. The daemon
-// asks it, too, for paths of an earlier run whose leases the store lacks. All
-// withdrawals of the retention time count, and not only those of one event,
-// because a command that deletes all nodes deletes one after the other.
-func Mass(withdrawn, present int) bool {
-	return withdrawn > few && withdrawn*share > withdrawn+present
-}
-
 // withdraw records that the store no longer has the lease of e, which was usable. The
 // peer is retained at once if the store was replaced. Otherwise it is removed, and
 // counted for retain, after which it is forgotten. Without retain it is only removed.
@@ -137,10 +121,13 @@ func (s *set) MassRetained() bool {
 }
 
 // MostWithdrawn reports whether most peers, and two at least, were withdrawn
-// within the retention time, retained or not. In a small cluster that is too few for
-// Mass, and yet enough for a node that has lost its own lease to write it again.
+// within the retention time, retained or not. In a small cluster that is too few for a
+// mass withdrawal, and yet enough for a node that has lost its own lease to write it again.
 func (s *set) MostWithdrawn() bool {
-	count, present := s.counts(1)
+	if s.countWithdrawn() < 2 {
+		return false
+	}
+	count, present := s.counts()
 	return count > 1 && count > present
 }
 
@@ -292,7 +279,10 @@ func (s *set) displace(claimants []*subnet.Lease) {
 // retainMass retains all withdrawn peers if they are a mass withdrawal, also
 // those that were removed before it was one.
 func (s *set) retainMass() {
-	if !Mass(s.counts(few)) {
+	if !subnet.IsMass(s.countWithdrawn(), 0) { // too few, however few are present
+		return
+	}
+	if !subnet.IsMass(s.counts()) {
 		return
 	}
 	for _, d := range s.withdrawn.All() {
@@ -302,20 +292,22 @@ func (s *set) retainMass() {
 	}
 }
 
-// counts returns how many peers that were used were withdrawn within the retention time,
-// without those that a replaced store lacked, and how many are present. Leases in lost
-// are not used, and do not count. It returns zeros, without looking for conflicts, unless
-// more than moreThan were withdrawn: to find conflicts takes time.
-func (s *set) counts(moreThan int) (withdrawn, present int) {
+// countWithdrawn returns how many peers were withdrawn within the retention time, without
+// those that a replaced store lacked.
+func (s *set) countWithdrawn() (withdrawn int) {
 	for _, d := range s.withdrawn.All() {
 		if d.Cause == subnet.MassWithdrawal {
 			withdrawn++
 		}
 	}
-	if withdrawn <= moreThan {
-		return 0, 0
-	}
-	present = s.presentCount()
+	return withdrawn
+}
+
+// counts returns the result of countWithdrawn and how many peers are present, both without
+// the leases in lost, which are not used. To find these conflicts takes time, so its callers
+// look first whether enough peers were withdrawn.
+func (s *set) counts() (withdrawn, present int) {
+	withdrawn, present = s.countWithdrawn(), s.presentCount()
 	for l := range s.lost() {
 		if d, found := s.withdrawn.Get(l.Name); found && d.Lease == l {
 			if d.Cause == subnet.MassWithdrawal {
