@@ -23,7 +23,6 @@ import (
 	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
 	"flannel/pkg/status"
-	"flannel/pkg/version"
 	"flannel/pkg/windows/service"
 )
 
@@ -101,7 +100,7 @@ func WriteBundle(ctx context.Context, o BundleOptions, w io.Writer, s doctor.Sna
 //	config/                                  its files, searched for secrets by their keys
 //	listings/                                output of commands, and of the IP stack and HNS
 func collect(ctx context.Context, o BundleOptions, s doctor.Snapshot, results []doctor.Result) (map[string][]byte, *redactor) {
-	files := map[string][]byte{"version.txt": []byte(version.String() + "\n")}
+	files := map[string][]byte{"version.txt": []byte(s.Version + "\n")}
 	add := func(name string, v any) {
 		if raw, err := json.MarshalIndent(v, "", "  "); err == nil { // it does not fail for these types
 			files[name] = raw
