@@ -97,7 +97,7 @@ var mayImport = map[string][]string{
 	"pkg/windows/service":         {"pkg/conf", "pkg/file", "pkg/logging"},
 	"pkg/probe":                   {"pkg/conf", "pkg/doctor", "pkg/file", "pkg/linux/rtnetlink", "pkg/probe", "pkg/probe/path", "pkg/status", "pkg/underlay", "pkg/windows/hns", "pkg/windows/hostconfig", "pkg/windows/node", "pkg/windows/service", "subnet"},
 	"pkg/probe/path":              {"pkg/dataplane", "pkg/doctor", "pkg/linux/rtnetlink", "pkg/status"},
-	"pkg/status/metrics":          {"pkg/dataplane", "pkg/status", "pkg/version"},
+	"pkg/status/metrics":          {"pkg/dataplane", "pkg/status"},
 	"pkg/daemon/reach":            {"pkg/status", "subnet"},
 	"pkg/daemon/rollout":          {},
 	"pkg/version":                 {},

@@ -17,6 +17,7 @@ import (
 	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
 	"flannel/pkg/status/metrics"
+	"flannel/pkg/version"
 	"flannel/subnet"
 )
 
@@ -36,7 +37,7 @@ func open(ctx context.Context, o options, log *slog.Logger) (d *daemon.Daemon, c
 	// pass has changed, for the log.
 	board, tally := &status.Board{}, &reconcile.Tally{}
 	o.addProcess(board)
-	counts := metrics.New(board, onTooManyPeers(o, log))
+	counts := metrics.New(board, version.Version, version.Commit, onTooManyPeers(o, log))
 	// With a subnet file this is a restart: the network of the run before still works, and
 	// /startupz says so at once.
 	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && !env.IsZero() {

@@ -80,7 +80,7 @@ func newDaemon(t testing.TB) (*Daemon, *fixedUnderlay, *logtest.Log) {
 	u := &fixedUnderlay{link: underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: netip.MustParseAddr("192.168.0.1"), PublicV4: netip.MustParseAddr("192.168.0.1")}}
 	board := &status.Board{}
 	return &Daemon{Manager: plainManager{}, Dataplane: plainKernel{}, Underlay: u, Firewall: noFirewall{}, Parse: parseText, Log: log.Logger(), Board: board,
-		Metrics: metrics.New(board, nil), Tally: &reconcile.Tally{}, Notify: func(string) {}}, u, &log
+		Metrics: metrics.New(board, "", "", nil), Tally: &reconcile.Tally{}, Notify: func(string) {}}, u, &log
 }
 
 // only reconciles the parts with a name, and returns their error.

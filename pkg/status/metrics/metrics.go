@@ -15,7 +15,6 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
-	"flannel/pkg/version"
 )
 
 // Metrics are the daemon's metrics. Make them with New. Any goroutine may call the methods.
@@ -36,10 +35,10 @@ type Metrics struct {
 }
 
 // New returns metrics in a new registry: those that show what b reports, those that
-// the methods count, and those of the process and the Go runtime. With tooMany (not nil),
-// there are metrics of each peer; if more than MaxPeers are probed, there are none, and
-// each scrape calls tooMany.
-func New(b *status.Board, tooMany func()) *Metrics {
+// the methods count, those of the process and the Go runtime, and one labelled with the
+// version and the commit of the program. With tooMany (not nil), there are metrics of each
+// peer; if more than MaxPeers are probed, there are none, and each scrape calls tooMany.
+func New(b *status.Board, version, commit string, tooMany func()) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	register := promauto.With(m.registry)
 	m.lastSync = register.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "last_sync_timestamp_seconds",
@@ -64,7 +63,7 @@ func New(b *status.Board, tooMany func()) *Metrics {
 		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8)}) // 0.1 ms to 1.6 s
 	register.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info",
 		Help:        "1, labelled with what was built.",
-		ConstLabels: prometheus.Labels{"version": version.Version, "commit": version.Commit, "goversion": runtime.Version()}}).Set(1)
+		ConstLabels: prometheus.Labels{"version": version, "commit": commit, "goversion": runtime.Version()}}).Set(1)
 	m.registry.MustRegister(newReported(b, tooMany), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

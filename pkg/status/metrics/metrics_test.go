@@ -25,7 +25,7 @@ func TestMetrics(t *testing.T) {
 	board.Add(status.OfDataplane, func(r *status.Report) { r.Guard, r.Forwarded = said.Guard, said.Forwarded })
 	board.Add(status.OfProbes, func(r *status.Report) { r.Probes = said.Probes })
 	board.Add(status.OfPeers, func(*status.Report) { t.Error("a scrape asks for all peers") })
-	m := New(board, nil)
+	m := New(board, "v1.2.3", "abc", nil)
 	said.Counts = status.Counts{Used: 7, Rejected: 2, Refused: 1, Retained: 4}
 	m.Table("routes", 7, reconcile.Result{Set: 3, Deleted: 1, Failed: 2})
 	m.Table("routes", 8, reconcile.Result{Set: 1})
@@ -58,7 +58,7 @@ func TestMetrics(t *testing.T) {
 		`flanneld_changes_total{op="set",table="routes"} 4`, `flanneld_changes_total{op="delete",table="routes"} 1`,
 		`flanneld_repairs_total{what="routes"} 3`, `flanneld_repairs_total{what="firewall"} 1`,
 		`flanneld_changes_total{op="refused",table="routes"} 2`, `flanneld_errors_total{part="dataplane"} 1`,
-		fmt.Sprintf(`flanneld_build_info{commit="",goversion=%q,version="dev"} 1`, runtime.Version()), "flanneld_sync_seconds_count 1", "flanneld_last_sync_timestamp_seconds 0",
+		fmt.Sprintf(`flanneld_build_info{commit="abc",goversion=%q,version="v1.2.3"} 1`, runtime.Version()), "flanneld_sync_seconds_count 1", "flanneld_last_sync_timestamp_seconds 0",
 		`flanneld_udp_packets_total{direction="sent"} 2`, `flanneld_udp_bytes_total{direction="sent"} 300`, `flanneld_udp_packets_total{direction="received"} 4`,
 		`flanneld_udp_bytes_total{direction="received"} 500`, `flanneld_udp_dropped_packets_total{reason="foreign"} 6`,
 		`flanneld_guard_packets_total{mode="enforce",rule="outsider"} 7`, `flanneld_guard_packets_total{mode="audit",rule="outsider"} 2`, `flanneld_guard_working{mode="enforce"} 0`,
@@ -92,7 +92,7 @@ func TestMetricsOfEachPeer(t *testing.T) {
 			{Name: "orphan"},
 		}
 	})
-	each, without := New(board, func() { tooMany++ }), New(board, nil)
+	each, without := New(board, "v1.2.3", "abc", func() { tooMany++ }), New(board, "v1.2.3", "abc", nil)
 	for _, probed = range []int{MaxPeers, MaxPeers + 1} {
 		asked, tooMany = 0, 0
 		w, plain := httptest.NewRecorder(), httptest.NewRecorder()
