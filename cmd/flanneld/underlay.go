@@ -26,7 +26,29 @@ type machineUnderlay struct {
 // newUnderlay watches the interfaces until ctx ends.
 func newUnderlay(ctx context.Context, o underlay.Options, log *slog.Logger) (*machineUnderlay, error) {
 	changes, err := watchUnderlay(ctx)
-	return &machineUnderlay{options: o, read: readUnderlay, changes: changes, log: log}, err
+	if err != nil {
+		return nil, err
+	}
+	return &machineUnderlay{options: o, read: readUnderlay, changes: coalesce(ctx, changes), log: log}, nil
+}
+
+// coalesceDelay is the pause between the first of a burst of changes and the
+// notification. When an interface comes up, for example, messages about its
+// link, addresses and routes follow each other, and one Snapshot serves them all.
+const coalesceDelay = 50 * time.Millisecond
+
+// coalesce returns a channel that receives one value for all changes within coalesceDelay after
+// the first, until ctx ends. It is never closed.
+func coalesce(ctx context.Context, changes <-chan struct{}) <-chan struct{} {
+	changed := make(chan struct{}, 1)
+	r := reconcile.Runner{
+		Wakes: []<-chan struct{}{changes},
+		Quiet: coalesceDelay,
+		Later: true,
+		Work:  func(context.Context) (time.Duration, error) { reconcile.Notify(changed); return 0, nil },
+	}
+	go r.Run(ctx)
+	return changed
 }
 
 // anyUnderlay reads the interfaces without the user's flags, for commands that choose none of them.

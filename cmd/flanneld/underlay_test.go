@@ -2,12 +2,46 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"flannel/internal/test/logtest"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
+
+// A burst of changes wakes the daemon once, 50 ms after the first of them, and a later change wakes it again.
+func TestChangesOfTheUnderlayAreCoalesced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changes := make(chan struct{}, 1)
+		changed := coalesce(t.Context(), changes)
+		start := time.Now()
+		go func() {
+			for range 5 { // at 0, 10, … 40 ms
+				reconcile.Notify(changes)
+				time.Sleep(10 * time.Millisecond)
+			}
+			time.Sleep(time.Second)
+			reconcile.Notify(changes) // at 1050 ms
+		}()
+		var woken []time.Duration
+		ended := time.After(time.Minute)
+		for running := true; running; {
+			select {
+			case <-changed:
+				woken = append(woken, time.Since(start))
+			case <-ended:
+				running = false
+			}
+		}
+		if want := []time.Duration{50 * time.Millisecond, 1100 * time.Millisecond}; !slices.Equal(woken, want) {
+			t.Errorf("woken after %v, want %v", woken, want)
+		}
+	})
+}
 
 // The choice of the interface is one line at the debug level, with its reasons, and another one when it changes.
 func TestUnderlayIsLogged(t *testing.T) {

@@ -41,17 +41,17 @@ func UnderlayOf(stack hns.Stack, o underlay.Options) (underlay.Snapshot, error) 
 	return s, nil
 }
 
-// watchStack returns a channel that receives a value when the result of UnderlayOf may
-// have changed: one value for all changes within 50 ms (Coalesce), and none after ctx has
-// ended. The channel is never closed. No change after the return of watchStack is missed.
+// watchStack returns a channel of capacity one that receives a value when the result of
+// UnderlayOf may have changed, until ctx ends. A value stands for any number of changes. The
+// channel is never closed. No change after the return of watchStack is missed.
 func watchStack(ctx context.Context, stack hns.Stack) (<-chan struct{}, error) {
-	events := make(chan struct{}, 1)
-	stop, err := stack.Watch(func() { reconcile.Notify(events) })
+	changed := make(chan struct{}, 1)
+	stop, err := stack.Watch(func() { reconcile.Notify(changed) })
 	if err != nil {
 		return nil, fmt.Errorf("watch adapters: %w", err)
 	}
 	context.AfterFunc(ctx, stop)
-	return underlay.Coalesce(ctx, events), nil
+	return changed, nil
 }
 
 // toInterfaces converts adapters to interfaces. A physical adapter that gave

@@ -209,7 +209,7 @@ func drain(changed <-chan struct{}) {
 	for {
 		select {
 		case <-changed:
-		case <-time.After(500 * time.Millisecond): // ten times as long as a burst is waited for
+		case <-time.After(500 * time.Millisecond): // longer than the notifications of a change take to arrive
 			return
 		}
 	}
