@@ -53,7 +53,7 @@ func runForeground(p process) int {
 // stderr. Errors of the service itself go to the real stderr.
 func runService(p process) int {
 	p.args = service.Arguments(p.args)
-	log, closeLog, err := service.OpenEventLog()
+	log, closeLog, err := logging.OpenEventLog(service.Name)
 	if err != nil {
 		return p.reportError(err)
 	}

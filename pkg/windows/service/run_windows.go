@@ -6,15 +6,11 @@ package service
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc"
-	"golang.org/x/sys/windows/svc/eventlog"
-
-	"flannel/pkg/logging"
 )
 
 // Started reports whether the service manager started this process: the command
@@ -26,15 +22,6 @@ func Started(args []string) bool {
 	}
 	isService, err := svc.IsWindowsService()
 	return err == nil && isService
-}
-
-// OpenEventLog opens the event log of the system with the service as the source.
-func OpenEventLog() (log logging.EventLog, close func() error, err error) {
-	l, err := eventlog.Open(Name)
-	if err != nil {
-		return nil, nil, fmt.Errorf("open the event log: %w", err)
-	}
-	return l, l.Close, nil
 }
 
 // Run runs the program under the service manager, and cancels its ctx when the

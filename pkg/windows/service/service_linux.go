@@ -5,17 +5,10 @@ import (
 	"errors"
 	"io"
 	"time"
-
-	"flannel/pkg/logging"
 )
 
 // Started reports false: only Windows has the service manager.
 func Started([]string) bool { return false }
-
-// OpenEventLog is only supported on Windows.
-func OpenEventLog() (log logging.EventLog, close func() error, err error) {
-	return nil, nil, errors.ErrUnsupported
-}
 
 // Run is only supported on Windows.
 func Run(time.Duration, func(context.Context) int) (int, error) { return 0, errors.ErrUnsupported }
