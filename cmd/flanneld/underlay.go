@@ -25,8 +25,8 @@ type machineUnderlay struct {
 
 // newUnderlay watches the interfaces until ctx ends.
 func newUnderlay(ctx context.Context, o underlay.Options, log *slog.Logger) (*machineUnderlay, error) {
-	changes, err := watchUnderlay(ctx)
-	if err != nil {
+	changes := make(chan struct{}, 1)
+	if err := watchUnderlay(ctx, func() { reconcile.Notify(changes) }); err != nil {
 		return nil, err
 	}
 	return &machineUnderlay{options: o, read: readUnderlay, changes: coalesce(ctx, changes), log: log}, nil

@@ -40,12 +40,12 @@ func ReadUnderlay(o underlay.Options) (underlay.Snapshot, error) {
 }
 
 // WatchUnderlay is watchStack for this machine, and so for ReadUnderlay.
-func WatchUnderlay(ctx context.Context) (<-chan struct{}, error) {
+func WatchUnderlay(ctx context.Context, changed func()) error {
 	stack, err := hns.OpenStack()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return watchStack(ctx, stack)
+	return watchStack(ctx, stack, changed)
 }
 
 // Cleanup removes every HNS network and host route that is ours, and returns

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/pkg/windows/hns"
 )
@@ -41,17 +40,15 @@ func UnderlayOf(stack hns.Stack, o underlay.Options) (underlay.Snapshot, error) 
 	return s, nil
 }
 
-// watchStack returns a channel of capacity one that receives a value when the result of
-// UnderlayOf may have changed, until ctx ends. A value stands for any number of changes. The
-// channel is never closed. No change after the return of watchStack is missed.
-func watchStack(ctx context.Context, stack hns.Stack) (<-chan struct{}, error) {
-	changed := make(chan struct{}, 1)
-	stop, err := stack.Watch(func() { reconcile.Notify(changed) })
+// watchStack calls changed, which must not block, when the result of UnderlayOf may have
+// changed, until ctx ends. No change after the return of watchStack is missed.
+func watchStack(ctx context.Context, stack hns.Stack, changed func()) error {
+	stop, err := stack.Watch(changed)
 	if err != nil {
-		return nil, fmt.Errorf("watch adapters: %w", err)
+		return fmt.Errorf("watch adapters: %w", err)
 	}
 	context.AfterFunc(ctx, stop)
-	return changed, nil
+	return nil
 }
 
 // toInterfaces converts adapters to interfaces. A physical adapter that gave

@@ -11,6 +11,7 @@ import (
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/pkg/windows/hns"
 )
@@ -106,8 +107,8 @@ func TestOutage(t *testing.T) {
 	m := hnstest.New()
 	defer m.Close()
 	m.Turn(func(k *hnstest.Knobs) { k.Outage = -1 })
-	changes, err := watchStack(t.Context(), m)
-	if err != nil {
+	changes := make(chan struct{}, 1)
+	if err := watchStack(t.Context(), m, func() { reconcile.Notify(changes) }); err != nil {
 		t.Fatal(err)
 	}
 	overlayOn(t, m, "Ethernet", "flannel.4096")

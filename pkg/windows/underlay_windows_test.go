@@ -8,6 +8,7 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/hnstest/wine"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 )
 
@@ -20,8 +21,8 @@ func TestReadUnderlay(t *testing.T) {
 		cancel()
 		eventually.True(t, "no handle is open", func() bool { return m.OpenHandles() == 0 })
 	}()
-	changes, err := WatchUnderlay(ctx)
-	if err != nil {
+	changes := make(chan struct{}, 1)
+	if err := WatchUnderlay(ctx, func() { reconcile.Notify(changes) }); err != nil {
 		t.Fatal(err)
 	}
 	choose := func(o underlay.Options) underlay.Link {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/internal/test/nstest"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 )
 
@@ -120,8 +121,8 @@ func TestWatch(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		// Checks for duplicate link-local addresses end at a time of their own, and count then.
 		run(t, "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad")
-		changed, err := Watch(t.Context())
-		if err != nil {
+		changed := make(chan struct{}, 1)
+		if err := Watch(t.Context(), func() { reconcile.Notify(changed) }); err != nil {
 			t.Fatal(err)
 		}
 		// expect waits until Choose gives what is wanted, woken by nothing but the watch.

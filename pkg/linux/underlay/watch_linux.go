@@ -9,17 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 )
 
-// Watch returns a channel of capacity one that receives a value when the result of Read may
-// have changed, until ctx ends. A value stands for any number of changes. The channel is
-// never closed. Every change after the return of Watch causes a value, except those that
-// fewRoutes and ignoredLinks drop. Watch subscribes in the network namespace of the calling goroutine's thread.
-// The daemon's loop receives from the channel (Underlay.Changes), and then calls Read.
-func Watch(ctx context.Context) (<-chan struct{}, error) {
-	changed := make(chan struct{}, 1)
+// Watch calls changed, which must not block, when the result of Read may have changed, until
+// ctx ends: for every change after the return of Watch, except those that fewRoutes and
+// ignoredLinks drop. The calls are on the goroutine of one Listener. Watch subscribes in the
+// network namespace of the calling goroutine's thread.
+func Watch(ctx context.Context, changed func()) error {
 	ignored := ignoredLinks{}
 	l, err := rtnetlink.Listen(rtnetlink.Notifications{
 		Protocol: unix.NETLINK_ROUTE,
@@ -27,20 +24,20 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 		Filter:   fewRoutes(),
 		Each: func(h rtnetlink.Header, body []byte) error {
 			if ignored.concerns(h.Kind, body) {
-				reconcile.Notify(changed)
+				changed()
 			}
 			return nil
 		},
 		Lost: func(error) { // on the same goroutine as Each, that of the Listener
 			clear(ignored) // an index may be that of another interface by now
-			reconcile.Notify(changed)
+			changed()
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("watch interfaces: %w", err)
+		return fmt.Errorf("watch interfaces: %w", err)
 	}
 	context.AfterFunc(ctx, func() { _ = l.Close() }) // no error is possible: it is open
-	return changed, nil
+	return nil
 }
 
 // fewRoutes returns a socket filter (classic BPF) that drops notifications about most routes, so
