@@ -95,7 +95,7 @@ var mayImport = map[string][]string{
 	"pkg/linux/sandbox":           {},
 	"pkg/logging":                 {"pkg/file"},
 	"pkg/windows/service":         {"pkg/conf", "pkg/file"},
-	"pkg/probe":                   {"pkg/conf", "pkg/doctor", "pkg/file", "pkg/linux/rtnetlink", "pkg/probe", "pkg/probe/path", "pkg/status", "pkg/underlay", "pkg/windows/hns", "pkg/windows/hostconfig", "pkg/windows/node", "pkg/windows/service", "subnet"},
+	"pkg/probe":                   {"pkg/conf", "pkg/doctor", "pkg/linux/rtnetlink", "pkg/probe", "pkg/probe/path", "pkg/status", "pkg/underlay", "pkg/windows/hns", "pkg/windows/hostconfig", "pkg/windows/node", "pkg/windows/service", "subnet"},
 	"pkg/probe/path":              {"pkg/dataplane", "pkg/doctor", "pkg/linux/rtnetlink", "pkg/status"},
 	"pkg/status/metrics":          {"pkg/dataplane", "pkg/status"},
 	"pkg/daemon/reach":            {"pkg/status", "subnet"},

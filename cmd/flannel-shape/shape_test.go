@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write testdata/surface.txt")
 // allows it; a change that needs a higher one says why in its commit.
 var limits = map[string]int{
 	"packages of the product":          42,
-	"imports among them":               151,
+	"imports among them":               150,
 	"longest path of imports":          7,
 	"folders in pkg":                   16,
 	"interfaces asked for at run time": 0,
@@ -23,7 +23,7 @@ var limits = map[string]int{
 	"lines of fields: daemon's node":   11,
 	"lines of fields: linux.Driver":    11,
 	"lines of fields: etcd.Manager":    9,
-	"exported names":                   1127,
+	"exported names":                   1128,
 }
 
 func product(t *testing.T) []source {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"flannel/pkg/doctor"
-	"flannel/pkg/file"
+	"flannel/subnet/kube"
 )
 
 // knownSecrets returns a redactor with all secrets that this process can read. It
@@ -19,8 +19,7 @@ import (
 func knownSecrets(o BundleOptions, s doctor.Snapshot, files map[string][]byte) *redactor {
 	r := newRedactor()
 	r.add(o.Password.Reveal())
-	const token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-	for _, path := range []string{o.KeyFile, cmp.Or(os.Getenv("WIREGUARD_KEY_FILE"), "/run/flannel/wgkey"), file.Mounted(os.Getenv(file.SandboxMount), token)} {
+	for _, path := range []string{o.KeyFile, cmp.Or(os.Getenv("WIREGUARD_KEY_FILE"), "/run/flannel/wgkey"), kube.TokenFile()} {
 		r.addFile(path)
 	}
 	r.addKubeconfig(o.Kubeconfig)

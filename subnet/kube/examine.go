@@ -18,8 +18,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-
-	"flannel/pkg/file"
 )
 
 // Examination is what flanneld doctor learns from the API server about the cluster and this node.
@@ -36,7 +34,7 @@ func HasCredentials(o Options) bool {
 		_, err := os.ReadFile(o.Kubeconfig)
 		return err == nil
 	}
-	_, err := inCluster(os.Getenv(file.SandboxMount)) // the service account; the variable is set on Windows only
+	_, err := inCluster() // the service account
 	return err == nil
 }
 

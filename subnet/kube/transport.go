@@ -34,7 +34,7 @@ func (o Options) restConfig() (*rest.Config, error) {
 	if o.Kubeconfig != "" {
 		return o.ofKubeconfig()
 	}
-	cfg, err := inCluster(os.Getenv(file.SandboxMount))
+	cfg, err := inCluster()
 	if err != nil {
 		// Without variables of a pod or without the files of a service account, this is no pod.
 		if o.APIURL == "" || !errors.Is(err, rest.ErrNotInCluster) && !errors.Is(err, fs.ErrNotExist) {
@@ -107,17 +107,23 @@ func withoutPassword(err error, urls ...string) error {
 	return errors.New(text + hint)
 }
 
-// inCluster returns the credentials of the pod's service account. root is the root directory of a HostProcess container
-// (Windows); "": this is no such container. An older Windows has the container's volumes below root alone: file.Mounted
-// returns the path at which a file exists.
-func inCluster(root string) (*rest.Config, error) {
+// TokenFile returns the path of the token of a pod's service account, also if this process is in no pod.
+func TokenFile() string { return accountFile("token") }
+
+// accountFile returns the path of a file of the pod's service account. An older Windows has the volumes of a HostProcess
+// container below the container's root alone: file.Mounted returns the path at which a file exists.
+func accountFile(name string) string {
+	return file.Mounted(os.Getenv(file.SandboxMount), "/var/run/secrets/kubernetes.io/serviceaccount/"+name)
+}
+
+// inCluster returns the credentials of the pod's service account.
+func inCluster() (*rest.Config, error) {
 	cfg, err := rest.InClusterConfig()
-	if root == "" || !errors.Is(err, fs.ErrNotExist) { // also if err is nil
+	if !errors.Is(err, fs.ErrNotExist) { // also if err is nil
 		return cfg, err
 	}
-	// The files are not where rest.InClusterConfig reads them, so they are below root.
-	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
-	tokenFile := file.Mounted(root, account+"token")
+	// The files are not where rest.InClusterConfig reads them: this is no pod, or they are below the container's root.
+	tokenFile := TokenFile()
 	token, err := os.ReadFile(tokenFile)
 	if err != nil {
 		return nil, err
@@ -125,7 +131,7 @@ func inCluster(root string) (*rest.Config, error) {
 	return &rest.Config{
 		Host:        "https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")),
 		BearerToken: string(token), BearerTokenFile: tokenFile,
-		TLSClientConfig: rest.TLSClientConfig{CAFile: file.Mounted(root, account+"ca.crt")},
+		TLSClientConfig: rest.TLSClientConfig{CAFile: accountFile("ca.crt")},
 	}, nil
 }
 
