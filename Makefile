@@ -386,7 +386,7 @@ test-packages-of-kubernetes: $(if $(plan_kube),build tools bin/image/start lint-
 # -count=1, because Go's cache of test results ignores the programs in bin/. The end-to-end tests run the daemon as it is
 # shipped. They wait even more than other tests: with four at once, two processors were idle four fifths of the time.
 test-nodes: $(if $(PLAN_NODES),build tools wine kube cross-windows-amd64 bin/prometheus/unpacked)
-	$(if $(PLAN_LAB),cd $(LAB) && $(GO) $(TEST) -count=1 $(PLAN_LAB))
+	$(if $(PLAN_LAB),cd $(LAB) && $(GO) $(TEST) -parallel 8 -count=1 $(PLAN_LAB))
 	$(if $(filter-out -,$(PLAN_E2E)),cd $(LAB) && $(GO) $(TEST) -parallel 8 -count=1 -run '$(PLAN_E2E)' ./e2e)
 
 # All tests of one kernel: which one is a matter of the commit, so that a run can be repeated. Not every system offers both.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ type Flood struct {
 	mu      sync.Mutex      // guards the following, which send and receive change
 	sent    []time.Time     // when each ping was sent, by number
 	answer  []time.Duration // round trip of each ping, by number; 0: no answer yet
+	last    time.Time       // when the last answer came
 	old     int             // all pings before this number are answered, or were sent longer ago than answerWithin
 	reached bool            // a ping was answered
 	err     error           // of the last ping that could not be sent
@@ -262,6 +264,7 @@ func (f *Flood) receive() {
 		if number < len(f.sent) && f.answer[number] == 0 {
 			f.answer[number] = now.Sub(f.sent[number])
 			f.reached = true
+			f.last = now
 		}
 		f.mu.Unlock()
 	}
@@ -279,7 +282,18 @@ func (f *Flood) answered() (n int) {
 	return n
 }
 
-// Stop ends the stream, waits up to a minute for outstanding answers, and
+// outstanding reports whether an answer may still come. Packets of one stream keep their order but for moments, so when the
+// last ping is answered and no answer comes for answerWithin, those without an answer are lost.
+func (f *Flood) outstanding() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Contains(f.answer, 0) {
+		return false
+	}
+	return f.answer[len(f.answer)-1] == 0 || time.Since(f.last) < answerWithin
+}
+
+// Stop ends the stream, waits up to a minute for outstanding answers, or answerWithin if the last ping was answered, and
 // returns the counts. Lost pings are no error. If nothing was answered, the error is
 // that of the last ping that the kernel refused to send. It must be called once.
 func (f *Flood) Stop() (FloodResult, error) { return f.end(patience) }
@@ -288,7 +302,7 @@ func (f *Flood) Stop() (FloodResult, error) { return f.end(patience) }
 func (f *Flood) end(timeout time.Duration) (FloodResult, error) {
 	close(f.stop)
 	f.wg.Wait()
-	for deadline := time.Now().Add(timeout); f.answered() < len(f.sent) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(timeout); f.outstanding() && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	closeErr := f.conn.Close()

@@ -50,6 +50,30 @@ func TestWhenTheNextPingIsSent(t *testing.T) {
 	})
 }
 
+func TestWhenAnswersAreAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &Flood{}
+		check := func(what string, want bool) {
+			t.Helper()
+			if got := f.outstanding(); got != want {
+				t.Errorf("%s: an answer is awaited: %v, want %v", what, got, want)
+			}
+		}
+		check("nothing was sent", false)
+		f.pretend(3)
+		check("no answer", true)
+		time.Sleep(answerWithin)
+		check("no answer, although one was due", true)
+		f.answer[2], f.last = time.Millisecond, time.Now()
+		check("the last ping is answered, others are not", true)
+		time.Sleep(answerWithin)
+		check("and no other answer came", false)
+		f.pretendAnswers()
+		f.last = time.Now()
+		check("all are answered", false)
+	})
+}
+
 func TestCount(t *testing.T) {
 	began, interval, answered := time.Unix(1000, 0), 5*time.Millisecond, time.Millisecond
 	var sent []time.Time
