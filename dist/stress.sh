@@ -27,10 +27,22 @@ cd "$(dirname "$0")/.."
 : "${GO:=go}" "${COUNT:=50}" "${RUN:=}" "${LOAD:=}" "${JOBS:=$(nproc)}" "${SYSTEM:=linux}"
 : "${PACKAGE:?names a package: make stress PACKAGE=./pkg/linux/firewall COUNT=50}"
 
+[ "$PACKAGE" != e2e ] || PACKAGE=./cmd/flannel-lab/e2e
+
+# tested prints the folders with tests among those that match a pattern.
+tested() {
+	GOOS=$SYSTEM $GO list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' "$1"
+}
+case $PACKAGE in
+*...) folders=$(tested "$PACKAGE") ;;
+*) folders=$(cd "$PACKAGE" && tested .) ;;
+esac
+[ -n "$folders" ] || { echo "stress: $PACKAGE has no tests for $SYSTEM" >&2 && exit 1; }
+
 case $PACKAGE in
 *...)
 	failed=
-	for one in $(GOOS=$SYSTEM $GO list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' "$PACKAGE"); do
+	for one in $folders; do
 		PACKAGE=./${one#"$PWD/"} "$PWD/dist/stress.sh" || failed="$failed $one"
 	done
 	[ -z "$failed" ] || { echo "stress: failed:$failed" && exit 1; }
@@ -40,7 +52,6 @@ esac
 
 # Tests of the lab run flanneld as it is shipped, without the race detector. A program of another package runs each test
 # twice, because a test can also meet what its former run left in the process.
-[ "$PACKAGE" != e2e ] || PACKAGE=./cmd/flannel-lab/e2e
 case $PACKAGE in
 *cmd/flannel-lab*) race='' CGO_ENABLED=0 REPEAT=1 ;;
 *) race=-race CGO_ENABLED=1 REPEAT=2 ;;

@@ -110,7 +110,9 @@ func TestServiceLife(t *testing.T) {
 		works("stop")
 		t.Logf("stopped within %v", time.Since(start).Round(10*time.Millisecond))
 		works("stop")
-		refuses("status", service.StateName(svc.Stopped), "0")
+		if _, err := do("status"); err == nil || !strings.HasSuffix(strings.TrimSpace(err.Error()), service.StateName(svc.Stopped)) {
+			t.Errorf("after it stopped without an error, the status is %v", err)
+		}
 		if err := os.Remove(copied); err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +214,7 @@ func TestServiceFails(t *testing.T) {
 	err = start(exe, "--nonsense")
 	eventually.True(t, "the status tells why it ended", func() bool {
 		err := service.Control(t.Context(), "status", service.Config{}, io.Discard)
-		return err != nil && logtest.Names(err.Error(), service.StateName(svc.Stopped), fmt.Sprint(exitUsage))
+		return err != nil && logtest.Names(err.Error(), service.StateName(svc.Stopped), fmt.Sprint(exitUsage), "event log", service.Name)
 	})
 	t.Log(err)
 	if err := start(filepath.Join(t.TempDir(), "gone.exe")); err == nil || !logtest.Names(err.Error(), "service install") {

@@ -82,13 +82,18 @@ func touch(t *testing.T, path string) {
 	}
 }
 
-// becomes waits until the service is in a state.
+// becomes waits until the service is in a state, other than stopped.
 func becomes(t *testing.T, s *mgr.Service, want svc.State) {
 	t.Helper()
+	var status svc.Status
 	eventually.True(t, "it is "+StateName(want), func() bool {
-		status, err := s.Query()
+		var err error
+		status, err = s.Query()
 		return err == nil && status.State == want
 	})
+	if text := exitText(s, status); text != "" {
+		t.Errorf("it is %s%s", StateName(want), text)
+	}
 }
 
 // A service that is starting does not accept the request to stop, and is asked again. If it is still starting at the end, the
