@@ -1,0 +1,85 @@
+package install
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A plan is not carried out if the content of the file has changed since.
+func TestPlanOutOfDate(t *testing.T) {
+	for name, c := range map[string]struct{ before, after string }{
+		"made meanwhile": {"", istio}, "changed meanwhile": {"x", istio}, "deleted meanwhile": {list("mesh"), ""}, "emptied meanwhile": {"x", "empty"},
+	} {
+		n := newNode(t)
+		put := func(text string) {
+			_ = os.Remove(n.ConfTo)
+			if text != "" {
+				n.write(n.ConfTo, strings.TrimPrefix(text, "empty"))
+			}
+		}
+		put(c.before)
+		p, err := (&confFile{from: n.ConfFrom, to: n.ConfTo}).plan(true)
+		n.must(err)
+		put(c.after)
+		if _, err := p.write(); err != errChanged || n.read(n.ConfTo) != strings.TrimPrefix(c.after, "empty") {
+			t.Errorf("%s: %v, and the file is %q", name, err, n.read(n.ConfTo))
+		}
+	}
+}
+
+// A configuration counts as written although the record could not be written after it: the change is logged.
+func TestRecordCannotBeWritten(t *testing.T) {
+	n := newNode(t)
+	target := target{to: n.ConfTo, plan: func(enforce bool) (plan, error) {
+		p, err := (&confFile{from: n.ConfFrom, to: n.ConfTo}).plan(enforce)
+		n.must(os.MkdirAll(filepath.Join(recordOf(n.ConfTo), "directory"), 0o755))
+		return p, err
+	}}
+	k := &keeper{target: target, log: slog.New(n.log)}
+	if _, err := k.pass(time.Now()); err == nil || n.read(n.ConfTo) != source || len(n.log.with("INFO", "reason=missing")) != 1 {
+		t.Errorf("%v\n%s\n%v", err, n.read(n.ConfTo), n.log)
+	}
+}
+
+// istio-cni replaces a *.conf by a *.conflist. The *.conf is not restored: runtimes
+// would prefer it to the list.
+func TestConvertedFileIsNotRestored(t *testing.T) {
+	n := newNode(t)
+	n.ConfTo = n.path("net.d/10-flannel.conf")
+	n.write(n.ConfFrom, `{"name":"cbr0","type":"flannel"}`)
+	if done, err := n.Install(slog.New(n.log)); err != nil || done[1].Result != "written" {
+		t.Fatal(done, err)
+	}
+	n.must(os.Rename(n.ConfTo, n.ConfTo+".old"))
+	n.write(n.ConfTo+"list", list("flannel", "istio-cni"))
+	if done, err := n.Install(slog.New(n.log)); err != nil || done[1].Result != "unchanged" || n.read(n.ConfTo) != "" {
+		t.Error(done, err)
+	}
+}
+
+func TestInstallFails(t *testing.T) {
+	n := newNode(t)
+	n.write(n.ConfTo, istio)
+	for _, bad := range []string{"", "{}", `{"name":"cbr0","plugins":[]}`} {
+		n.write(n.ConfFrom, bad)
+		done, err := n.Install(slog.New(n.log))
+		if err == nil || len(done) != 1 || done[0].Path != n.PluginTo || n.read(n.ConfTo) != istio {
+			t.Errorf("source %q: %v, %v", bad, done, err)
+		}
+	}
+	n.write(n.ConfFrom, source)
+	n.must(errors.Join(os.Remove(n.PluginFrom), os.Mkdir(n.PluginFrom, 0o755))) // without plugins
+	if done, err := n.Install(slog.New(n.log)); err == nil || len(done) != 1 || done[0].Path != n.ConfTo {
+		t.Errorf("no plugin: %v, %v", done, err)
+	}
+	n.must(os.Remove(n.ConfFrom))
+	if _, err := n.Install(slog.New(n.log)); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
