@@ -33,7 +33,7 @@ import (
 // Files are the paths of the sources and of the installed files. Both paths of a
 // pair are set, or none. If PluginFrom is a directory, its files are copied into
 // the directory PluginTo; one plugin is copied into PluginTo if that ends in a path
-// separator. An installed plugin that is newer, or of another maker, is left in place
+// separator. Files whose names begin with a dot are not plugins. An installed plugin that is newer, or of another maker, is left in place
 // unless ReplacePlugin is set.
 type Files struct {
 	ConfFrom, ConfTo, PluginFrom, PluginTo string

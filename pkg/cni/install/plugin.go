@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"flannel/pkg/file"
 )
@@ -36,7 +37,8 @@ func (f Files) plugins() (targets []target, err error) {
 		return nil, fmt.Errorf("install CNI plugins: %w", err)
 	}
 	for _, e := range files {
-		if e.Type().IsRegular() {
+		// A program that copies a plugin into the directory may give it such a name until it is whole.
+		if e.Type().IsRegular() && !strings.HasPrefix(e.Name(), ".") {
 			targets = append(targets, f.plugin(filepath.Join(f.PluginFrom, e.Name()), filepath.Join(f.PluginTo, e.Name())))
 		}
 	}
