@@ -262,7 +262,7 @@ func showService(s *mgr.Service, out io.Writer) error {
 	shown, _ := conf.RedactArgs(command)
 	show(out, "command: "+windows.ComposeCommandLine(shown))
 	if status.State != svc.Running {
-		return fmt.Errorf("the service is not running: %s%s", StateName(status.State), exitText(s, status))
+		return fmt.Errorf("the service is not running: %s%s", StateName(status.State), exitText(status))
 	}
 	state := fmt.Sprintf("state: running, process %d", status.ProcessId)
 	if outdated, _ := isOutdated(s); outdated { // an error: unknown, as to a user who may not look at the process

@@ -91,7 +91,7 @@ func becomes(t *testing.T, s *mgr.Service, want svc.State) {
 		status, err = s.Query()
 		return err == nil && status.State == want
 	})
-	if text := exitText(s, status); text != "" {
+	if text := exitText(status); text != "" {
 		t.Errorf("it is %s%s", StateName(want), text)
 	}
 }

@@ -160,7 +160,7 @@ func await(ctx context.Context, s *mgr.Service, want svc.State, look func(*mgr.S
 
 // stoppedAtOnce is the error about a service that has stopped instead of running.
 func stoppedAtOnce(s *mgr.Service, status svc.Status) error {
-	return fmt.Errorf("the service stopped at once%s", exitText(s, status))
+	return fmt.Errorf("the service stopped at once%s; see the event log (Application, source %s)", exitText(status), s.Name)
 }
 
 // query returns the status of a service.
@@ -172,20 +172,19 @@ func query(s *mgr.Service) (svc.Status, error) {
 	return status, err
 }
 
-// exitText describes, after a comma, with which error a stopped service ended, and where its messages are; empty: it ended
-// without an error, or has not stopped.
-func exitText(s *mgr.Service, status svc.Status) string {
-	events := fmt.Sprintf("; see the event log (Application, source %s)", s.Name)
-	code := windows.Errno(status.Win32ExitCode)
+// exitText describes, after a comma, with which error a stopped service ended; empty: it ended without an error, or has not
+// stopped.
+func exitText(s svc.Status) string {
+	code := windows.Errno(s.Win32ExitCode)
 	switch {
-	case status.State != svc.Stopped || code == windows.ERROR_SUCCESS:
+	case s.State != svc.Stopped || code == windows.ERROR_SUCCESS:
 		return ""
 	case code == windows.ERROR_SERVICE_NEVER_STARTED:
 		return ", not started since the system started"
 	case code == windows.ERROR_SERVICE_SPECIFIC_ERROR:
-		return fmt.Sprintf(", exit status %d%s", status.ServiceSpecificExitCode, events)
+		return fmt.Sprintf(", exit status %d", s.ServiceSpecificExitCode)
 	}
-	return fmt.Sprintf(", Windows error %d%s", status.Win32ExitCode, events)
+	return fmt.Sprintf(", Windows error %d", s.Win32ExitCode)
 }
 
 // StateName returns the state in words.
