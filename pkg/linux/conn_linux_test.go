@@ -15,7 +15,7 @@ import (
 func TestListAfterOneThatWasGivenUp(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		const routes = 5000
-		c, err := rtnetlink.Dial(unix.NETLINK_ROUTE, answerTimeout)
+		c, err := rtnetlink.Dial(unix.NETLINK_ROUTE)
 		if err != nil {
 			t.Fatal(err)
 		}

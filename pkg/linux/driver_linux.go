@@ -47,7 +47,7 @@ type Driver struct {
 // New opens the kernel's tables and starts to watch them. The caller closes the
 // Driver.
 func New(opts dataplane.Options) (*Driver, error) {
-	c, err := rtnetlink.Dial(unix.NETLINK_ROUTE, answerTimeout)
+	c, err := rtnetlink.Dial(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ type observer struct {
 
 func newObserver(m *machine) *observer {
 	m.t.Helper()
-	c, err := rtnetlink.Dial(unix.NETLINK_ROUTE, answerTimeout)
+	c, err := rtnetlink.Dial(unix.NETLINK_ROUTE)
 	if err != nil {
 		m.t.Fatal(err)
 	}

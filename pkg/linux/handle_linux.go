@@ -15,8 +15,8 @@ import (
 // The functions of this file read devices. All their errors are
 // reconcile.Unknown; a device that does not exist is not an error.
 
-// answerTimeout bounds the wait for an answer of the kernel, which comes at once unless the kernel
-// hangs: the loop waits, and goes on with an unknown error.
+// answerTimeout is how long to wait for an answer through the netlink library or wgctrl. It comes at once unless
+// the kernel, or wireguard-go, hangs; the loop then goes on with an unknown error.
 const answerTimeout = 5 * time.Second
 
 // openHandle opens the socket of the netlink library in the network namespace of

@@ -52,7 +52,7 @@ type ikeConn struct {
 	// Only List sets these, so that the entry differs from the desired one, and the table calls Set, which ends
 	// or negotiates.
 	down   bool // the connection has no security association, and is to negotiate one now
-	lost   bool // down, because somebody has deleted the keys from the kernel: charon has installed them
+	lost   bool // down, because somebody has deleted the keys from the kernel, and charon has not yet accepted to replace them
 	former bool // there may be something of the former content, which is to end
 }
 
@@ -63,11 +63,12 @@ var unknownConn = ikeConn{}
 
 // String implements fmt.Stringer: the log has this text of a connection that others have changed.
 func (c ikeConn) String() string {
-	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t, deleted keys %t, former keys %t", c.proposal, c.udpEncap, c.down, c.lost, c.former)
+	return fmt.Sprintf("proposal %q, UDPEncap %t, without keys %t, deleted keys to replace %t, former keys %t", c.proposal, c.udpEncap, c.down, c.lost, c.former)
 }
 
 // lapsed is Lapsed of the table. List returns the zero content of a connection that is not as this run has loaded it.
-// Any other one that differs from the desired one waits for its peer, or its keys have expired, unless they are lost.
+// Any other one that differs from the desired one waits for its peer, or its keys have expired or charon replaces them
+// already, unless it is lost.
 // `swanctl --terminate` by somebody looks like keys that have expired.
 func (c ikeConn) lapsed() bool { return c.id.IsValid() && !c.lost }
 
@@ -89,17 +90,18 @@ func connectionOf(e ikeEntry) charon.Connection {
 
 // ikeState is what the store knows about the security associations of a connection.
 type ikeState struct {
-	up    bool          // they exist, or are being negotiated
-	wasUp bool          // they existed, in this run
-	lost  bool          // charon has installed them, and the kernel does not have all of them
-	pairs []charon.Pair // those that charon has installed
-	since time.Time     // when this run first saw the connection
-	retry time.Time     // when to negotiate again at the earliest; zero: at once
-	delay time.Duration // from the last negotiation to retry; 0: none was begun since the last success
+	up        bool          // they exist, or are being negotiated
+	wasUp     bool          // they existed, in this run
+	lost      bool          // charon has installed them, and the kernel does not have all of them
+	replacing bool          // charon has accepted to replace the lost keys; false again once they are installed
+	pairs     []charon.Pair // those that charon has installed
+	since     time.Time     // when this run first saw the connection
+	retry     time.Time     // when to negotiate again at the earliest; zero: at once
+	delay     time.Duration // from the last negotiation to retry; 0: none was begun since the last success
 }
 
 // observe returns the state of a connection by its security associations in charon, and by
-// spis, those that the kernel has. What only Set changes (retry, delay) is copied from s.states.
+// spis, those that the kernel has. What only Set changes (replacing, retry, delay) is copied from s.states.
 func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *ikeState {
 	state := &ikeState{since: time.Now()}
 	if before, known := s.states[key]; known {
@@ -151,7 +153,7 @@ func (s *ikeState) due(key ikeKey) bool {
 func (s *ikeStore) listed(key ikeKey, conn ikeConn, state *ikeState) ikeConn {
 	_, conn.former = s.replaced[key]
 	conn.down = !state.up && state.due(key)
-	conn.lost = conn.down && state.lost
+	conn.lost = conn.down && state.lost && !state.replacing // another attempt is not another repair
 	return conn
 }
 

@@ -314,7 +314,9 @@ func (s *ikeStore) negotiate(e ikeEntry) error {
 	state.delay = min(max(2*state.delay, minIKEDelay), maxIKEDelay)
 	state.retry = time.Now().Add(state.delay)
 	if state.lost {
-		return s.rekey(e.Key, state)
+		err := s.rekey(e.Key, state)
+		state.replacing = state.replacing || err == nil
+		return err
 	}
 	return s.client.Initiate(e.Key.String(), childOf(e))
 }

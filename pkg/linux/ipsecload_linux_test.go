@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"flannel/internal/test/nstest"
 	"flannel/internal/test/vicitest"
@@ -26,6 +27,7 @@ type viciServer struct {
 	conns   map[string][]byte // by name, as they were loaded
 	secrets map[string][]byte
 	count   map[string]int // commands by name
+	keys    bool           // the IKE SA has a CHILD_SA with the SPIs 1 and 2
 	silent  string         // the next command of this name is carried out, and its connection ends without an answer
 	refused string         // the next command of this name is refused
 }
@@ -57,8 +59,11 @@ func (s *viciServer) answer(kind byte, name string, message []byte) (packets []s
 	case "get-shared":
 		answer += viciList("keys", s.secrets)
 	case "list-sas":
-		sa := ike.String()
-		packets = []string{"\x07\x07list-sa" + "\x01" + string(rune(len(sa))) + sa + "\x03\x08uniqueid\x00\x011" + "\x03\x05state\x00\x0bESTABLISHED" + "\x02"}
+		sa, child := ike.String(), ""
+		if s.keys {
+			child = "\x01\x09child-sas" + "\x01\x01c" + "\x03\x05state\x00\x09INSTALLED" + "\x03\x06spi-in\x00\x011" + "\x03\x07spi-out\x00\x012" + "\x02\x02"
+		}
+		packets = []string{"\x07\x07list-sa" + "\x01" + string(rune(len(sa))) + sa + "\x03\x08uniqueid\x00\x011" + "\x03\x05state\x00\x0bESTABLISHED" + child + "\x02"}
 	}
 	if s.silent == name {
 		s.silent = ""
@@ -99,21 +104,29 @@ func (s *viciServer) has(e ikeEntry) (has bool, loads, ends int) {
 		s.count["load-conn"], s.count["terminate"]
 }
 
+// newIKETable returns the table of connections, and its store. server is the charon that the store talks to. newIKETable
+// sets the server's maps. spis is that of ikeStore.
+func newIKETable(t *testing.T, server *viciServer, spis func() (map[uint32]bool, error)) (*ikeStore, *reconcile.Table[ikeKey, ikeConn]) {
+	server.conns, server.secrets, server.count = map[string][]byte{}, map[string][]byte{}, map[string]int{}
+	vicitest.Serve(t, charon.Socket, server.answer)
+	var ours scopePointer
+	ours.Store(&scope{networks: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}})
+	always := func() bool { return true }
+	store := &ikeStore{log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), scope: &ours, replaced: map[ikeKey]bool{}, used: always, needed: always,
+		notify: func() {}, spis: spis}
+	t.Cleanup(store.disconnect)
+	table := reconcile.NewTable[ikeKey, ikeConn](store)
+	table.Lapsed = ikeConn.lapsed
+	return store, table
+}
+
 // A connection of which nobody knows whether charon has loaded it is loaded again, also if the former options are wanted
 // again, and what may have been negotiated by the others ends. One that charon has refused is not. If nobody knows whether
 // charon has unloaded a connection, its keys end, also if it is wanted again.
 func TestLoadWithoutAnswer(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		server := &viciServer{conns: map[string][]byte{}, secrets: map[string][]byte{}, count: map[string]int{}}
-		vicitest.Serve(t, charon.Socket, server.answer)
-		log := slog.New(slog.NewTextHandler(testWriter{t}, nil))
-		var ours scopePointer
-		ours.Store(&scope{networks: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}})
-		always := func() bool { return true }
-		store := &ikeStore{log: log, scope: &ours, replaced: map[ikeKey]bool{}, used: always, needed: always, notify: func() {},
-			spis: func() (map[uint32]bool, error) { return nil, nil }}
-		t.Cleanup(store.disconnect)
-		table := reconcile.NewTable[ikeKey, ikeConn](store)
+		server := &viciServer{}
+		store, table := newIKETable(t, server, func() (map[uint32]bool, error) { return nil, nil })
 		entry := func(udpEncap bool, secret string) ikeEntry {
 			return ikeEntry{Key: ike, Value: ikeConn{id: ike.Local, proposal: "aes128gcm16", udpEncap: udpEncap, secret: conf.NewSecret(secret)}}
 		}
@@ -185,6 +198,51 @@ func TestLoadWithoutAnswer(t *testing.T) {
 				if len(store.replaced) != 0 {
 					t.Errorf("%s, wanted again: %t: to end: %v", silent, again, store.replaced)
 				}
+			}
+		}
+	})
+}
+
+// charon is told to replace keys that somebody has deleted from the kernel, as often as it takes. That is one repair, when
+// charon has accepted it.
+func TestDeletedKeysAreOneRepair(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		server := &viciServer{keys: true}
+		var kernel map[uint32]bool
+		store, table := newIKETable(t, server, func() (map[uint32]bool, error) { return kernel, nil })
+		table.Want(ike, ikeConn{id: ike.Local, proposal: "aes128gcm16", secret: conf.NewSecret("a-secret")})
+		rekeys := func() int {
+			server.mu.Lock()
+			defer server.mu.Unlock()
+			return server.count["rekey"]
+		}
+		both := map[uint32]bool{1: true, 2: true}
+		for _, pass := range []struct {
+			name            string
+			kernel          map[uint32]bool
+			refused         string // see viciServer
+			rekeys, repairs int
+		}{
+			{"at first", nil, "", 0, 0},
+			{"negotiated", both, "", 0, 0},
+			{"deleted, and charon refuses", nil, "rekey", 1, 0},
+			{"charon accepts", nil, "", 1, 1},
+			{"not replaced", nil, "", 1, 0},
+			{"replaced", both, "", 0, 0},
+			{"deleted again", nil, "", 1, 1},
+		} {
+			kernel = pass.kernel
+			if state, known := store.states[ike]; known {
+				state.retry = time.Time{} // the delay is over
+			}
+			server.set("", pass.refused)
+			before := rekeys()
+			table.Relist()
+			if _, err := table.Add(context.Background()); (err != nil) != (pass.refused != "") {
+				t.Fatalf("%s: %v", pass.name, err)
+			}
+			if n, repairs := rekeys()-before, table.TakeRepairs().Entries; n != pass.rekeys || repairs != pass.repairs {
+				t.Errorf("%s: replaced %d times, %d repairs; want %d, %d", pass.name, n, repairs, pass.rekeys, pass.repairs)
 			}
 		}
 	})

@@ -20,7 +20,7 @@ func TestListAfterNexthopNotification(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		const routes, id = 50000, 7
 		run(t, "ip link add eth0 type veth peer name far; ip link set far up; ip addr add 192.168.100.1/24 dev eth0; ip link set eth0 up; ip nexthop add id %d via 192.168.100.2 dev eth0 proto 70", id)
-		c, err := rtnetlink.Dial(unix.NETLINK_ROUTE, answerTimeout)
+		c, err := rtnetlink.Dial(unix.NETLINK_ROUTE)
 		if err != nil {
 			t.Fatal(err)
 		}

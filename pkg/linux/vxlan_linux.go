@@ -187,7 +187,7 @@ func changeVXLAN(index, parent int, want dataplane.VXLAN) error {
 // The watcher must see this change: with the old state in watcher.last, a change back to it by
 // somebody else would look like none.
 func changeTunnel(index int, kind string, data rtnetlink.Message) (err error) {
-	c, err := rtnetlink.Dial(unix.NETLINK_ROUTE, answerTimeout)
+	c, err := rtnetlink.Dial(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}

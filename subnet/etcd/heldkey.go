@@ -35,14 +35,14 @@ import (
 //	             another node created the deleted key       none                                  lost
 //	             it was created with an invalid value       write, now or after the pause         overwritten
 //	             the store was replaced: no key, or another
-//	             value                                      write now, on a new etcd lease        overwritten
+//	             value                                      write now                             overwritten
 //	missing      the peers still have it                    wait: their watch lags                missing
 //	             few others were deleted, or the watch of
 //	             the peers has not begun                    none                                  lost
 //	             it is part of a mass withdrawal            write after a random time             withdrawn
 //	             most of few peers were deleted with it     write now: none of them is retained   withdrawn
 //	             an operator accepted the withdrawal        none                                  lost
-//	withdrawn    the store was replaced and has no key      write now, on a new etcd lease        withdrawn
+//	withdrawn    the store was replaced and has no key      write now                             withdrawn
 //	             restoreAt has come, the subnet is free     write                                 withdrawn
 //	             restoreAt has come, the subnet is taken    none                                  lost
 //	             an operator accepted the withdrawal        none                                  lost
@@ -52,7 +52,8 @@ import (
 // operator accepts one by the command accept-withdrawal on this node (AcceptWithdrawal). "Our
 // write" is one of Publish or of Hold. While the key exists, Publish itself writes what it wants.
 // It leaves a missing key to Hold, whose write may be on its way with the former value: hence
-// step says write in held, too.
+// step says write in held, too. A store restored from a backup may still have our etcd lease.
+// If it does not, etcd rejects the write, and replaceLease chooses another one.
 type heldKey struct {
 	key    string           // never changes, as v4 and v6
 	v4, v6 netip.Prefix     // the subnets in key; zero: none of the family
@@ -143,10 +144,7 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 	case k.state == lost:
 		return
 	case s.kv == nil && s.replaced:
-		if k.seen != (seen{}) { // else another sight has said so before, and the etcd lease is a new one already
-			k.seen = seen{}
-			k.replaceLease()
-		}
+		k.seen = seen{}
 		if k.state == withdrawn {
 			k.restoreAt = now // an operator may still accept the withdrawal if the write fails
 		} else {
@@ -187,7 +185,6 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 	case k.matches():
 		k.adopt()
 	case s.replaced:
-		k.replaceLease() // the replaced store does not have our etcd lease
 		k.storeReplaced(now)
 	case value != nil && slices.ContainsFunc(sent, value.Equal) && k.seen.id == k.id:
 		k.exists() // our own write, before Publish wanted another value
@@ -288,13 +285,9 @@ func (k *heldKey) loseTo(kv *mvccpb.KeyValue) {
 	k.lose("the key is another node's now")
 }
 
-// replaceLease chooses the ID of a new etcd lease, to be granted before the
-// next write. A reservation needs none.
-func (k *heldKey) replaceLease() {
-	if k.id != clientv3.NoLease {
-		k.id, k.grant = newLeaseID(), true
-	}
-}
+// replaceLease chooses the ID of a new etcd lease, to be granted before the next write. The
+// store has rejected a write because it does not have the former one.
+func (k *heldKey) replaceLease() { k.id, k.grant = newLeaseID(), true }
 
 // others is what step must know of the other nodes' keys when ours is missing. holder.step
 // asks the peerset.Keeper, which the watch of the peers fills. Before that watch, and in

@@ -28,7 +28,7 @@ type ownLease struct {
 	acquired     chan struct{} // closed by the first Acquire
 	changed      chan struct{} // notifies Watch that our own key, which it leaves out, is another one
 	check        chan struct{} // notifies holder.keep that heldKey.step may say something else than before
-	leaseChanged chan struct{} // notifies the renewal that our key is on another etcd lease
+	leaseChanged chan struct{} // notifies the renewal that our key is on another etcd lease, or in another store
 }
 
 // newOwnLease returns the ownLease of a node that has no lease yet.
@@ -119,6 +119,9 @@ func (h holder) observe(s sight) {
 	if h.held == h.m.own.held {
 		h.held.observe(time.Now(), s, h.m.watched.Judge())
 		reconcile.Notify(h.m.own.check)
+		if s.replaced {
+			reconcile.Notify(h.m.own.leaseChanged)
+		}
 	}
 }
 

@@ -135,9 +135,9 @@ func due(left, whole, margin time.Duration) time.Duration {
 	return max(0, left-margin-rand.N(max(margin/10, 1)))
 }
 
-// sleep waits for d and returns true. It returns false at once when ctx ends or
-// the key is on another etcd lease. leaseChanged has room for one notification, of Acquire,
-// Publish or Hold, which ends the next sleep if none waits: renew then looks again.
+// sleep waits for d and returns true. It returns false at once when ctx ends, or the key is on
+// another etcd lease or in another store, where another time may be left. leaseChanged has room for one
+// notification, of Acquire, Publish or Hold, which ends the next sleep if none waits: renew then looks again.
 func (m *Manager) sleep(ctx context.Context, d time.Duration) bool {
 	// Wait returns 0 if leaseChanged has received, and -1 after the time or the end of ctx.
 	return reconcile.Wait(ctx, time.Now().Add(d), m.own.leaseChanged) < 0 && ctx.Err() == nil

@@ -309,14 +309,20 @@ func TestSnapshotWithOlderValues(t *testing.T) {
 	if err := n.Publish(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
-	want, _ := st.value(key)
+	want, lease := st.value(key)
 	n.Sees(all + " " + st.addPeer(7))
 	st.put("subnets/10.5.1.0-24", strings.ReplaceAll(peerOf("192.168.64.1", "", 1), vtep(1), mac2))
 	eventually.True(t, "a change of what the snapshot has", func() bool { s, _ := n.Last(); return strings.Contains(string(s.Leases[0].V4.Data), "8f:45") })
+	expires := n.Expires()
 	srv.RestoreSnapshot()
 	st = outside(t, srv)
 	eventually.True(t, "put right", func() bool { raw, _ := st.value(key); return raw == want })
 	n.retains(t, 1)
 	n.Sees(all + " 10.5.7.0-24")
 	n.notLost()
+	// The snapshot has the node's etcd lease, too. etcd starts its time again.
+	if _, id := st.value(key); id != lease || st.etcdLeases() != 1 {
+		t.Errorf("the key is on etcd lease %x, was on %x; there are %d", id, lease, st.etcdLeases())
+	}
+	eventually.True(t, "the remaining time is read from the restored store", func() bool { return !n.Expires().Equal(expires) })
 }

@@ -52,7 +52,8 @@ func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
 	reconcile.Notify(m.own.check)
 	switch {
 	case held.seen != base: // Hold has seen something since that is newer, or of another store: what it recorded stays
-	case err != nil: // ErrLeaseNotFound: the etcd lease has expired while the key was on another one
+	case err != nil:
+		// ErrLeaseNotFound: the store does not have the etcd lease. It has expired or was revoked, or the store was replaced.
 		if held.id == id { // else the key is on another etcd lease already
 			held.replaceLease()
 		}

@@ -126,7 +126,7 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 	if g.counts.conn, err = open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open nftables: %w", err), g.conn.CloseLasting())
 	}
-	if g.dumps, err = rtnetlink.Dial(unix.NETLINK_NETFILTER, answerTimeout); err != nil {
+	if g.dumps, err = rtnetlink.Dial(unix.NETLINK_NETFILTER); err != nil {
 		return nil, errors.Join(err, g.conn.CloseLasting(), g.counts.conn.CloseLasting())
 	}
 	if g.watch, err = rtnetlink.Listen(g.notifications()); err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
@@ -112,9 +111,6 @@ func (g *Guard) list(what string, kind, name uint16) (map[string][]byte, error) 
 	}
 	return all, nil
 }
-
-// answerTimeout bounds the wait of dump for each part of an answer, which comes at once unless the kernel hangs.
-const answerTimeout = 5 * time.Second
 
 // number parses an attribute of 32 bits in network byte order; it returns 0 for other lengths.
 func number(b []byte) uint32 {

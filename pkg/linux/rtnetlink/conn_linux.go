@@ -43,22 +43,26 @@ const (
 	datagramBytes = 256 << 10
 )
 
+// answerTimeout is how long the methods of Conn wait for each datagram of an answer, which comes at once unless the
+// kernel hangs.
+const answerTimeout = 5 * time.Second
+
 // Dial opens a socket in the network namespace of the calling thread. protocol is one of netlink's, such as
-// unix.NETLINK_ROUTE. limit is how long the methods wait for each datagram of an answer. The caller closes the Conn.
-func Dial(protocol int, limit time.Duration) (*Conn, error) {
+// unix.NETLINK_ROUTE. The caller closes the Conn.
+func Dial(protocol int) (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
 	c := &Conn{fd: fd, buf: make([]byte, datagramBytes)}
-	if err := c.prepare(limit); err != nil {
+	if err := c.prepare(); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare a netlink socket: %w", err), unix.Close(fd))
 	}
 	return c, nil
 }
 
 // prepare binds the socket and sets its options.
-func (c *Conn) prepare(limit time.Duration) error {
+func (c *Conn) prepare() error {
 	if err := unix.Bind(c.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
@@ -72,7 +76,7 @@ func (c *Conn) prepare(limit time.Duration) error {
 			return err
 		}
 	}
-	timeout := unix.NsecToTimeval(limit.Nanoseconds()) // after which receive returns EAGAIN
+	timeout := unix.NsecToTimeval(answerTimeout.Nanoseconds()) // after which receive returns EAGAIN
 	return unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)
 }
 
@@ -294,7 +298,7 @@ type Header struct {
 }
 
 // receive reads a datagram and calls each for every message in it, up to one for which each returns an
-// error, which receive returns. It waits at most as long as Dial was told.
+// error, which receive returns. It waits for answerTimeout at most.
 func (c *Conn) receive(each func(h Header, body []byte) error) error {
 	n, from, err := unix.Recvfrom(c.fd, c.buf, 0)
 	for err == unix.EINTR {

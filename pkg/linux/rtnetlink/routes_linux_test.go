@@ -2,7 +2,6 @@ package rtnetlink
 
 import (
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -12,7 +11,7 @@ import (
 // Of a family that the kernel does not have, such as IPv6 after ipv6.disable=1, it lists the routes of all others.
 func TestDumpRoutesOfUnknownFamily(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		c, err := Dial(unix.NETLINK_ROUTE, time.Minute)
+		c, err := Dial(unix.NETLINK_ROUTE)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -45,14 +44,11 @@ func (r route) direct() bool {
 	return !r.viaOtherFamily && len(r.hops) == 1 && !r.hops[0].gateway.IsValid() && r.hops[0].index != 0
 }
 
-// answerTimeout bounds the wait for each part of the kernel's answer, which comes at once unless the kernel hangs.
-const answerTimeout = 5 * time.Second
-
 // listRoutes lists the main table's default routes and those without a gateway.
 // Of all other routes, of which a node has one for each peer, it only reads the header. (The
 // netlink library copies each list several times, and can only parse whole routes.)
 func listRoutes() (all []route, err error) {
-	conn, err := rtnetlink.Dial(unix.NETLINK_ROUTE, answerTimeout)
+	conn, err := rtnetlink.Dial(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
