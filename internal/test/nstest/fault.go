@@ -27,6 +27,9 @@ import (
 type Faults struct {
 	t      *testing.T
 	socket int // to the answering process; never closed, because calls without an answer would fail
+
+	next         int  // the call that is to fail, as in the last Fail
+	ordered, met bool // Fail was to make a call fail; there was such a call
 }
 
 // calls are the system calls that can fail.
@@ -43,7 +46,8 @@ const answering = "FLANNEL_NSTEST_FAULTS"
 
 // NewFaults binds the calling goroutine, which must be that of a test within
 // Run, to its thread permanently. Calls of this thread can then be made to
-// fail, but not those of programs that it starts.
+// fail, but not those of programs that it starts. A test that orders faults fails
+// at its end if there never was a call with the number that Fail was given.
 func NewFaults(t *testing.T) *Faults {
 	t.Helper()
 	must := func(what string, err error) {
@@ -67,10 +71,17 @@ func NewFaults(t *testing.T) *Faults {
 	go func() { sent <- unix.Sendmsg(pair[0], thread, unix.UnixRights(listener), nil, 0) }() // from another thread
 	must("pass the file descriptor of the filter", <-sent)
 	must("close the file descriptor of the filter", unix.Close(listener))
-	f := &Faults{t, pair[0]}
-	t.Cleanup(func() { f.Fail(0, 0) })
+	f := &Faults{t: t, socket: pair[0]}
+	t.Cleanup(func() {
+		if f.Fail(0, 0); f.unmet() && !t.Failed() && !t.Skipped() {
+			t.Error("none of the calls that were to fail was made")
+		}
+	})
 	return f
 }
+
+// unmet reports whether faults were ordered, and none of them has met a call with its number before the next Fail.
+func (f *Faults) unmet() bool { return f.ordered && !f.met }
 
 // Fail makes the n-th call from now on fail with errno; n 0 means none. It
 // returns the number of calls since the previous Fail, so that a test can fail each of them
@@ -87,7 +98,10 @@ func (f *Faults) Fail(n int, errno unix.Errno) (calls int) {
 	if err != nil {
 		f.t.Fatalf("request a fault: %v", err)
 	}
-	return int(binary.NativeEndian.Uint64(count[:]))
+	calls = int(binary.NativeEndian.Uint64(count[:]))
+	f.met = f.met || f.next > 0 && calls >= f.next
+	f.next, f.ordered = n, f.ordered || n > 0
+	return calls
 }
 
 // listen installs the filter for the calling thread, and returns the file descriptor from which

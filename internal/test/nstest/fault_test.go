@@ -18,6 +18,13 @@ func TestFaults(t *testing.T) {
 			_, err := os.ReadFile("/proc/self/stat")
 			return err
 		}
+		f.Fail(1000, unix.EMFILE)
+		if err := read(); err != nil {
+			t.Fatal(err)
+		}
+		if f.Fail(0, 0); !f.unmet() {
+			t.Error("a fault that no call has met is not reported")
+		}
 		for i, want := range []error{nil, unix.EMFILE, nil} {
 			if i == 1 {
 				f.Fail(1, unix.EMFILE)
@@ -28,6 +35,9 @@ func TestFaults(t *testing.T) {
 		}
 		if n := f.Fail(0, 0); n != 2 {
 			t.Errorf("counted %d calls, want 2", n)
+		}
+		if f.unmet() {
+			t.Error("a fault that a call has met is reported")
 		}
 		start := func() error { return exec.Command("/bin/true").Run() }
 		if err := start(); err != nil {
