@@ -101,6 +101,7 @@ type Guard struct {
 	stale, podsStale atomic.Bool
 	relist           bool // by Relist: check reads the table if nf_tables has changed
 	interrupted      bool // by dump, since the last check began or the last write ended: a list may be incomplete
+	incomplete       bool // interrupted when the last write ended: the next check has the rules written again
 }
 
 // New opens the guard of a flanneld (see cmd/flanneld/instance.go) in the network namespace of

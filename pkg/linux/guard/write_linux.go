@@ -65,7 +65,8 @@ func (g *Guard) check(o dataplane.Options) error {
 	if g.config == nil {
 		g.trial.passed = g.trial.passed || dropping // rules of an earlier run that drop had passed their trial
 	}
-	if g.config != nil && (!isWritten || len(g.made) < made) {
+	isChanged := !inForce || !hasCounters || !isWritten && !g.incomplete || len(g.made) < made // by somebody else
+	if g.config != nil && isChanged {
 		g.log.Info("repairing the guard's table, somebody else has changed it", "table", g.table.Name)
 		o.Repairs.Count("guard-rules", 1) // a label of the metric of repairs
 	}
@@ -240,8 +241,8 @@ func (g *Guard) write(c Config) error {
 	if err != nil {
 		return err
 	}
-	g.config, g.rules = &c, handlesOf(written)
-	if g.interrupted || !slices.EqualFunc(written, rulesOf(all), func(w *nftables.Rule, r rule) bool { return bytes.Equal(w.UserData, r.userData()) }) {
+	g.config, g.rules, g.incomplete = &c, handlesOf(written), g.interrupted
+	if g.incomplete || !slices.EqualFunc(written, rulesOf(all), func(w *nftables.Rule, r rule) bool { return bytes.Equal(w.UserData, r.userData()) }) {
 		// Chains that are not needed may be left, or somebody else changed the rules before they were listed. The guard is
 		// stale, or the notification of that change makes it so, and check finds handles that differ.
 		g.rules = []uint64{noHandle}
