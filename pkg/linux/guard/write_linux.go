@@ -193,13 +193,23 @@ func (g *Guard) write(c Config) error {
 	if err != nil {
 		return err
 	}
+	sets, err := g.kernelSets()
+	if err != nil {
+		g.log.Debug("cannot list the guard's sets, those of others stay", "table", g.table.Name, "error", err)
+	}
 	var counted map[string]uint64
 	if g.recount { // read before changes are queued: after an error, the next flush would send what is queued
 		if counted, err = g.counts.read(g.table); err != nil {
 			return fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
 		}
 	}
-	// All chains are emptied first: the kernel deletes no chain, set or counter that a rule refers to.
+	// The kernel deletes nothing to which something refers:
+	//
+	//	deleted in this order    refers to
+	//	the rules of all chains  chains, sets, counters
+	//	sets and maps            chains and counters, by elements of maps
+	//	counters                 nothing
+	//	chains                   nothing, without their rules
 	for _, chain := range gone {
 		g.conn.FlushChain(chain)
 	}
@@ -212,18 +222,14 @@ func (g *Guard) write(c Config) error {
 		g.conn.AddChain(kernel)
 		g.conn.FlushChain(kernel)
 	}
+	for _, name := range g.unneededSets(sets) {
+		g.conn.DelSet(g.set(name))
+	}
 	if g.recount {
 		g.renewCounters(counted)
 	}
 	for _, chain := range gone {
 		g.conn.DelChain(chain)
-	}
-	sets, err := g.kernelSets()
-	if err != nil {
-		g.log.Debug("cannot list the guard's sets, those of others stay", "table", g.table.Name, "error", err)
-	}
-	for _, name := range g.unneededSets(sets) {
-		g.conn.DelSet(g.set(name))
 	}
 	for _, chain := range all {
 		for _, r := range chain.rules {

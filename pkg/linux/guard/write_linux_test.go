@@ -3,6 +3,7 @@ package guard
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -119,6 +120,34 @@ func TestDeletedObjects(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What refers to something that the guard deletes, or makes anew, is deleted with it. The table stays.
+func TestReferencesAreDeleted(t *testing.T) {
+	for what, change := range map[string]string{
+		"a chain of somebody else": "add chain inet flannel-guard foreign; " +
+			"add map inet flannel-guard foreign { type ipv4_addr : verdict; elements = { 192.0.2.9 : jump foreign }; }",
+		"a chain of former rules": "add map inet flannel-guard foreign { type ipv4_addr : verdict; elements = { 192.0.2.9 : goto speaker }; }",
+		"a counter": "delete counter inet flannel-guard " + joinedBy(outsider) + "; " + // all of them are made anew
+			"add map inet flannel-guard foreign { type ipv4_addr : counter; elements = { 192.0.2.9 : \"" + outsider + "\" }; }",
+	} {
+		t.Run(what, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				l := &link{t: t}
+				g := l.guard(paths...)
+				l.apply(g, Config{Outer: overVXLAN})
+				nft(t, change+"; add quota inet flannel-guard other { 1 mbytes; }")
+				g.changed()
+				l.apply(g, Config{})
+				nft(t, "list quota inet flannel-guard other")
+				chains, err := g.kernelChains()
+				sets, listErr := g.kernelSets()
+				if err = errors.Join(err, listErr); err != nil || sets["foreign"] != nil || chains["foreign"] != nil || chains[speaker] != nil {
+					t.Errorf("there are the sets %q and the chains %q (%v)", slices.Collect(maps.Keys(sets)), slices.Collect(maps.Keys(chains)), err)
+				}
+			})
+		})
+	}
 }
 
 // A table whose deletion has failed is deleted by the next pass.
