@@ -266,10 +266,15 @@ func (g *Guard) update(ctx context.Context, o dataplane.Options, c Config, inter
 		return err
 	}
 	err := g.fill(ctx, o, c)
-	if isConflict(err) { // something of another type has one of our names: begin with an empty table
-		if err = g.deleteTable(); err == nil {
-			err = g.fill(ctx, o, c)
+	if conflict := err; isConflict(conflict) { // something of another type has one of our names: begin with an empty table
+		var existed bool
+		if existed, err = g.deleteTable(); err != nil {
+			return err
 		}
+		if existed {
+			g.log.Info("replacing the guard's table, the kernel refused to change it", "table", g.table.Name, "error", conflict)
+		}
+		err = g.fill(ctx, o, c)
 	}
 	return err
 }

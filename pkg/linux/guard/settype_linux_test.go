@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -50,7 +51,10 @@ func TestReplacedSet(t *testing.T) {
 				t.Errorf("after %s, the set is\n%s\nwant\n%s", foreign, have, want)
 			}
 		}
-		// One of another kind of keys or data is replaced each time, since the kernel refuses to make the guard's.
+		// One of another kind of keys or data is replaced each time, since the kernel refuses to make the guard's. Each time
+		// but the first one of each kind, the log has the kernel's error.
+		var log logtest.Log
+		g.log = log.Logger()
 		for _, foreign := range []string{"set inet flannel-guard nodes4 { type inet_service; }", "map inet flannel-guard nodes4 { type ipv4_addr : mark; }"} {
 			for range 3 {
 				nft(t, "delete set inet flannel-guard nodes4; add "+foreign)
@@ -61,6 +65,25 @@ func TestReplacedSet(t *testing.T) {
 				}
 			}
 		}
+		replacements := func() int { return len(log.With("level=INFO").Naming("error", "flannel-guard")) }
+		if n := replacements(); n != 4 {
+			t.Errorf("%d tables were replaced after an error, want 4:\n%s", n, log.String())
+		}
+		// So it has if the new table cannot be filled: of the calls of a pass, the last one after which Apply fails.
+		faults := nstest.NewFaults(t)
+		call := math.MaxInt32
+		for err := error(nil); err == nil && call > 0; call-- {
+			nft(t, "delete set inet flannel-guard nodes4; add map inet flannel-guard nodes4 { type ipv4_addr : mark; }")
+			g.changed()
+			log.Reset()
+			faults.Fail(call, unix.ENOBUFS)
+			err = g.Apply(t.Context(), dataplane.Options{}, completed(Config{}), nil)
+			call = min(call, faults.Fail(0, 0)+1)
+			if n := replacements(); n != 1 {
+				t.Errorf("%d tables were replaced after an error, want 1, and Apply returns %v:\n%s", n, err, log.String())
+			}
+		}
+		l.apply(g, Config{})
 		clear(g.replaced)
 		nft(t, "add set inet flannel-guard owners4-17 { type inet_service; }")
 		g.changed()

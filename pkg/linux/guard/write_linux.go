@@ -88,7 +88,7 @@ func (g *Guard) replaceForeign(o dataplane.Options) error {
 	}
 	switch least {
 	case 0:
-		if err := g.deleteTable(); err != nil {
+		if _, err := g.deleteTable(); err != nil {
 			return err
 		}
 		g.log.Info("replacing the guard's table, it has sets that do not behave like the guard's", "table", g.table.Name, "sets", foreign)
@@ -349,13 +349,15 @@ func (g *Guard) remove() error {
 	if g.relist = false; g.absent && !stale {
 		return nil
 	}
-	return g.deleteTable()
+	_, err := g.deleteTable()
+	return err
 }
 
-// deleteTable deletes the table, and makes the sets be listed. Nothing is dropped until
-// the next write. trial.passed stays: after a trial that was passed, the next rules drop
-// packets at once. deleteTable may be called after an error, whose unread answers it discards.
-func (g *Guard) deleteTable() error {
+// deleteTable deletes the table, and makes the sets be listed. existed is false if there was
+// none. Nothing is dropped until the next write. trial.passed stays: after a trial that was
+// passed, the next rules drop packets at once. deleteTable may be called after an error, whose
+// unread answers it discards.
+func (g *Guard) deleteTable() (existed bool, err error) {
 	g.conn.drain()
 	g.config, g.foreign = nil, nil
 	table, err := g.kernelTable()
@@ -365,12 +367,12 @@ func (g *Guard) deleteTable() error {
 	}
 	if err != nil {
 		g.stale.Store(true) // check finds out whether the rules are still there
-		return err
+		return false, err
 	}
 	g.dropping, g.absent, g.inRules = false, true, nil
 	clear(g.made)
 	g.tables().Relist()
-	return nil
+	return table != nil, nil
 }
 
 func (g *Guard) flush(what string) error {
