@@ -18,7 +18,8 @@ import (
 //	state    cause                                             next     action
 //	none     Apply with Enforce                                running  the rules count
 //	running  a counted packet claims to be from a peer's pod,  running  the quiet time starts anew
-//	         or rules or counters are not known
+//	         rules or counters are not known, or
+//	         counters began anew
 //	running  Config.Trial without such a packet                passed   the rules drop
 //	any      Apply without Enforce                             none     the rules count
 //	any      Apply without a guard, or Remove                  none     there are no rules
@@ -27,7 +28,7 @@ type trial struct {
 	began   time.Time // when the trial began, or rules were missing last; zero: there is no trial
 	quiet   time.Time // since when nothing was found
 	found   uint64    // packets that claim to be from a pod of a peer, as last read
-	unread  bool      // found was not read since the trial began
+	unread  bool      // found was not read since the trial began, or since the guard made the counters anew
 	look    time.Time // when mayEnforce is to be called again (setDue has it called); zero: no look is due
 	waiting string    // why the rules do not drop although they should
 	last    string    // describes the last packet found in this trial; "": there was none

@@ -122,6 +122,46 @@ func TestTrialCountersUnread(t *testing.T) {
 	})
 }
 
+// After the guard has made counters anew in a pass, a trial notices a packet although as many were counted before.
+func TestTrialCountersAnew(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l, c := newLink(t), Config{Outer: overVXLAN, Enforce: true, Trial: time.Hour}
+		for what, harm := range map[string]string{
+			"a set of another type": "flush table inet flannel-guard; delete set inet flannel-guard peers4; add set inet flannel-guard peers4 { type inet_service; }",
+			"a counter is gone":     "delete counter inet flannel-guard " + joinedBy(outsider),
+		} {
+			g := l.guard(paths...)
+			send := func() {
+				l.send(c.outer(said{from: "192.0.2.97", inside: "10.5.2.7"})[0])
+				eventually.Nil(t, what+": the packet is counted", func() error {
+					if n, known := g.claims(); n != 1 || !known {
+						return fmt.Errorf("%d packets are counted, known: %t", n, known)
+					}
+					return nil
+				})
+			}
+			l.apply(g, c)
+			send()
+			nft(t, harm)
+			g.changed()
+			l.apply(g, c)
+			began := time.Now()
+			if n, known := g.claims(); n != 0 || !known {
+				t.Errorf("%s: %d packets are counted, known: %t, want none", what, n, known)
+			}
+			send()
+			for _, after := range []time.Duration{30 * time.Minute, 80 * time.Minute} { // the first one notices the packet
+				if g.mayEnforce(c, began.Add(after)) {
+					t.Errorf("%s: it enforces %v after the counters began anew", what, after)
+				}
+			}
+			if err := errors.Join(g.Apply(t.Context(), dataplane.Options{}, nil, nil), g.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 // A trial looks for packets long before it could end.
 func TestTrialLooksOften(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

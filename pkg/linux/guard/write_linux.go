@@ -239,6 +239,7 @@ func (g *Guard) write(c Config) error {
 	if err := g.flush("write the rules"); err != nil {
 		return err
 	}
+	g.trial.unread = g.trial.unread || g.recount
 	// mayEnforce lets c.Enforce be true only after the trial. Rules that only count begin
 	// a new trial. config stays nil if the handles cannot be listed.
 	g.config, g.recount, g.dropping, g.trial.passed = nil, false, c.Enforce, c.Enforce // as the kernel has them now
@@ -370,6 +371,7 @@ func (g *Guard) deleteTable() (existed bool, err error) {
 		return false, err
 	}
 	g.dropping, g.absent, g.inRules = false, true, nil
+	g.trial.unread = true // counters begin anew
 	clear(g.made)
 	g.tables().Relist()
 	return table != nil, nil
