@@ -34,7 +34,7 @@ tests() {
 			linux pkg/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestTwoOnOneMachine TestFound
 			underlay pkg/linux/underlay TestRead TestWatch
 			linux pkg/linux TestGuardSets TestGuardTrial TestGuardCleanup TestGuardHoldsBackNewPeers
-			guard pkg/linux/guard TestImpostor TestFragments TestOwnersFollowLeases TestTranslated TestTrialWaitsForPeers TestNodeJoins
+			guard pkg/linux/guard TestImpostor TestFragments TestOwnersFollowLeases TestTranslated TestTrialWaitsForPeers TestNodeJoins TestReferencesAreDeleted
 			e2e cmd/flannel-lab/e2e TestAdoptionOfWhatFlannelLeft
 			e2e cmd/flannel-lab/e2e TestPodsOfTwoNodesTalk/vxlan_dual TestPodsOfTwoNodesTalk/host-gw_dual TestPodsOfTwoNodesTalk/wireguard_dual
 			e2e cmd/flannel-lab/e2e TestDriftIsMended/vxlan_dual TestWireGuardOutlivesTheDaemon/separate
