@@ -151,6 +151,7 @@ func TestNexthopOfOthers(t *testing.T) {
 			{"-4 route %s 10.5.3.0/24", "7"}, {"-4 route %s 10.5.3.0/24", "9"},
 			{"-6 route %s 2001:cafe:42:3::/64", "67"}, {"-6 route %s 2001:cafe:42:3::/64", "69"},
 		}
+		run(t, "ip route add 10.5.99.0/24 nhid 7; ip route add 2001:cafe:42:99::/64 nhid 67") // with protocol boot, as flannel's
 		// each calls movedBack after each route was moved to each object.
 		each := func(protocol string, movedBack func(what string, holds func() error)) {
 			for mode := range 2 {
@@ -174,8 +175,11 @@ func TestNexthopOfOthers(t *testing.T) {
 			}
 		})
 		m.serve()
-		for _, protocol := range []string{"70", "static"} {
+		for _, protocol := range []string{"70", "boot", "static"} {
 			each(protocol, func(what string, holds func() error) { eventually.Nil(t, what, holds) })
+		}
+		if out := run(t, "ip route show 10.5.99.0/24; ip -6 route show 2001:cafe:42:99::/64"); strings.Count(out, "\n") != 2 {
+			t.Errorf("of the routes of others through objects of theirs, there is\n%s", out)
 		}
 		run(t, "ip nexthop del id 7; ip nexthop del id 67") // and the groups with them
 		if got := kernel(t); got != synced {

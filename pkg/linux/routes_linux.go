@@ -176,7 +176,7 @@ func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
 	deleteOurs := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 		hop := hop{Blackhole: e.Value.Blackhole} // any hop, in the route or in an object, of routes to peers
 		if toNetwork(e) {
-			hop = e.Value // it has no nexthop object
+			hop = e.Value // ours has no nexthop object
 		}
 		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop, protocol: protocolOurs})
 	}
