@@ -71,13 +71,15 @@ func (t Tables) Prune(ctx context.Context, o Options) error {
 	return errors.Join(errs...)
 }
 
-// Refresh calls Refresh of every table.
+// Refresh calls Refresh of the tables in order. It stops after the first error, since what a table lists
+// may need the lists of those before it: for example, a route that of the nexthop objects.
 func (t Tables) Refresh(ctx context.Context) error {
-	var errs []error
 	for _, table := range t {
-		errs = append(errs, table.Refresh(ctx))
+		if err := table.Refresh(ctx); err != nil {
+			return err
+		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Relist calls Relist of every table.

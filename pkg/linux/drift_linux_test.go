@@ -26,6 +26,8 @@ var drifts = []struct{ name, command string }{
 	{"nexthop object replaced, still with our protocol", "ip nexthop replace id $(ip nexthop show proto 70 | grep 10.5.3.0 | cut -d' ' -f2) via 192.168.100.77 dev eth0 proto 70"},
 	{"nexthop objects flushed", "ip nexthop flush proto 70"},
 	{"nexthop object added with our protocol", "ip nexthop add id 1174414712 via 192.168.100.77 dev eth0 proto 70"},
+	{"route moved to another nexthop object, which is deleted", "ip nexthop add id 7 via 10.5.3.0 dev flannel.1 onlink; ip route replace 10.5.3.0/24 nhid 7 proto 70; ip nexthop del id 7"},
+	{"route moved to a group, which is deleted", "ip nexthop add id 7 via 10.5.3.0 dev flannel.1 onlink; ip nexthop add id 9 group 7; ip route replace 10.5.3.0/24 nhid 9 proto 70; ip nexthop del id 7"},
 	{"neighbour deleted", "ip neigh del 10.5.2.0 dev flannel.1"},
 	{"neighbour changed", "ip neigh replace 10.5.2.0 lladdr 02:00:00:00:99:99 dev flannel.1 nud permanent"},
 	{"neighbour no longer permanent", "ip neigh replace 10.5.2.0 lladdr 02:00:00:00:01:02 dev flannel.1 nud stale"},

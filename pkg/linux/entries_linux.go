@@ -43,18 +43,18 @@ type hop struct {
 	Blackhole bool       // the kernel drops the packets
 	Onlink    bool       // Via is on the link, whatever the kernel's routes say
 	Unmanaged bool       // it has properties that we never set, such as several gateways; no desired hop has
-	// Superfluous: the route uses a nexthop object that will be deleted, so it must be written again. No desired hop
-	// has this, nor a packed one.
-	Superfluous bool
+	// OtherObject: the route uses another nexthop object than ours for this hop (nexthopStore.usesOther), so it must be
+	// written again. No desired hop has this, nor a packed one.
+	OtherObject bool
 }
 
 func (h hop) String() string {
 	switch {
 	case h.Unmanaged:
 		return "unmanaged"
-	case h.Superfluous:
-		h.Superfluous = false
-		return h.String() + " through a superfluous nexthop object"
+	case h.OtherObject:
+		h.OtherObject = false
+		return h.String() + " through another nexthop object"
 	case h.Blackhole:
 		return "blackhole"
 	case h.Onlink:

@@ -19,7 +19,7 @@ func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.S
 	for _, e := range d.routes.AllActual() {
 		h, dst := e.Value, e.Key.Dst
 		if !h.Unmanaged && !h.Blackhole && e.Key.Metric == defaultMetric(dst.Addr()) && dataplane.Inside(dst, s.Networks) {
-			e.Value.Superfluous = false // whatever its nexthop object, the path is the same
+			e.Value.OtherObject = false // whatever its nexthop object, the path is the same
 			routes[h.Index] = append(routes[h.Index], e)
 		}
 	}

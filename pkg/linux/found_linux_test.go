@@ -76,7 +76,7 @@ func TestFound(t *testing.T) {
 	})
 }
 
-// Whatever call fails, a list is whole or it is an error.
+// Whatever call fails, a list is whole or it is an error, and the next pass writes nothing that exists.
 func TestFoundWithFailedCalls(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := newMachine(t)
@@ -93,6 +93,9 @@ func TestFoundWithFailedCalls(t *testing.T) {
 			calls = max(calls, faults.Fail(0, 0))
 			if got := pathsText(paths); err == nil && got != want || err != nil && (paths != nil || !reconcile.IsUnknown(err)) || n == 0 && calls == 0 {
 				t.Errorf("call %d of %d failed: %v, and it finds\n%s\nwant\n%s", n, calls, err, got, want)
+			}
+			if m.mustPass(); m.done != (reconcile.Result{}) {
+				t.Errorf("call %d of %d failed: %v, and the first pass did %+v", n, calls, err, m.done)
 			}
 		}
 	})

@@ -51,7 +51,7 @@ type nexthopStore struct {
 
 // nexthopKey identifies an object by its hop. Of several objects of ours with the
 // same hop, routes use the one that the kernel lists first, which need not be the one that they used
-// before: isSuperfluous finds these routes. It is a key of the table, whose values are empty.
+// before: usesOther finds these routes. It is a key of the table, whose values are empty.
 type nexthopKey struct {
 	packedHop
 	extra uint32 // 0: routes use this object; else the ID of a superfluous one, which is never desired
@@ -80,11 +80,8 @@ func newNexthopStore(c *rtnetlink.Conn, scope *scopePointer, instance string) *n
 
 // owns reports whether an object is ours, so that it may be deleted.
 func (s *nexthopStore) owns(id uint32, protocol uint8) bool {
-	return protocol == protocolOurs && (s.scope.Load().everything || s.inRange(id))
+	return protocol == protocolOurs && (s.scope.Load().everything || id >= s.first && id-s.first < nexthopRange)
 }
-
-// inRange reports whether an ID is one of ours.
-func (s *nexthopStore) inRange(id uint32) bool { return id >= s.first && id-s.first < nexthopRange }
 
 func (*nexthopStore) Name() string { return "nexthops" }
 
@@ -114,7 +111,7 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 			return nil
 		}
 		key := nexthopKey{packedHop: packed}
-		if ids.Has(packed) {
+		if ids.Has(packed) || !h.Via.IsValid() { // no object without a gateway is desired
 			key.extra = id
 		} else {
 			ids.Set(packed, id)
@@ -176,17 +173,11 @@ func (s *nexthopStore) resolve(r kernelRoute) hop {
 	return hop{Unmanaged: true}
 }
 
-// isSuperfluous reports whether a route uses another object of ours than the one for its hop. The table
-// will delete the former, and the kernel the routes that use it, so these have to be written before.
-func (s *nexthopStore) isSuperfluous(r kernelRoute) bool {
-	if !s.inRange(r.nexthop) {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	h, known := s.hops.Get(r.nexthop)
-	id, ok := s.ids.Get(h)
-	return known && ok && id != r.nexthop
+// usesOther reports whether a route uses an object, but not ours for r.hop (as returned by resolve). The
+// object is a superfluous one of ours, or somebody else's. When an object is deleted, the kernel deletes its
+// routes without notifications, so the route is moved to our object, or gets none.
+func (s *nexthopStore) usesOther(r kernelRoute) bool {
+	return r.nexthop != 0 && r.nexthop != s.idOf(nexthopKey{packedHop: r.hop.pack()})
 }
 
 // reserveID reserves an ID for a hop. It is called before the object is created, so
@@ -281,6 +272,8 @@ func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error
 //	was created
 //	any other object                      ours false
 //
+// The deletion of somebody else's object needs no list: moving a route there was notified, and such a
+// route never agrees (hop.OtherObject), so it is written, whether the object still exists or not.
 // With ours false, the table does not change. With routesLost, both tables have to be listed.
 func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (key nexthopKey, ours, routesLost bool) {
 	s.mu.Lock()

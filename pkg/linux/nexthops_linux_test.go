@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
@@ -135,13 +136,54 @@ func TestNexthopTwice(t *testing.T) {
 		m.told(fmt.Sprintf("ip route replace 10.5.3.0/24 nhid %d proto 70", superfluous))
 		m.mustPass()
 		hasOne("a route was moved to a superfluous object")
+	})
+}
 
-		run(t, "ip nexthop add id 7 via 10.5.3.0 dev flannel.1 onlink; ip route replace 10.5.3.0/24 nhid 7 proto 70")
-		m.nexthops.Relist()
-		m.routes.Relist()
+// A route of ours that somebody moves to an object of theirs is moved back: the kernel would delete it with that object,
+// without a notification. With nexthop_compat_mode 0, the kernel says of the route only the ID of the object.
+func TestNexthopOfOthers(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
 		m.mustPass()
-		if out := run(t, "ip route show 10.5.3.0/24"); m.done.Set != 0 || !strings.Contains(out, "nhid 7 ") {
-			t.Errorf("a route through an operator's object: %+v done; the route is %s", m.done, out)
+		run(t, `ip nexthop add id 7 via 10.5.3.0 dev flannel.1 onlink; ip nexthop add id 9 group 7
+			ip nexthop add id 67 via 2001:cafe:42:3:: dev flannel-v6.1 onlink; ip nexthop add id 69 group 67`)
+		moves := []struct{ route, object string }{
+			{"-4 route %s 10.5.3.0/24", "7"}, {"-4 route %s 10.5.3.0/24", "9"},
+			{"-6 route %s 2001:cafe:42:3::/64", "67"}, {"-6 route %s 2001:cafe:42:3::/64", "69"},
+		}
+		run(t, "ip route add 10.5.99.0/24 nhid 7; ip route add 2001:cafe:42:99::/64 nhid 67") // with protocol boot, as flannel's
+		// each calls movedBack after each route was moved to each object.
+		each := func(protocol string, movedBack func(what string, holds func() error)) {
+			for mode := range 2 {
+				run(t, "echo %d > /proc/sys/net/ipv4/nexthop_compat_mode", mode)
+				for _, move := range moves {
+					run(t, "ip "+move.route+" nhid %s proto %s", "replace", move.object, protocol)
+					movedBack(fmt.Sprintf("object %s, protocol %s, nexthop_compat_mode %d", move.object, protocol, mode), func() error {
+						if out := run(t, "ip "+move.route, "show"); out == "" || strings.Contains(out, "nhid "+move.object+" ") {
+							return fmt.Errorf("the route is %q", out)
+						}
+						return nil
+					})
+				}
+			}
+		}
+		each("70", func(what string, holds func() error) {
+			m.restart()
+			m.mustPass()
+			if err := holds(); err != nil {
+				t.Errorf("after a restart, %s: %v", what, err)
+			}
+		})
+		m.serve()
+		for _, protocol := range []string{"70", "boot", "static"} {
+			each(protocol, func(what string, holds func() error) { eventually.Nil(t, what, holds) })
+		}
+		if out := run(t, "ip route show 10.5.99.0/24; ip -6 route show 2001:cafe:42:99::/64"); strings.Count(out, "\n") != 2 {
+			t.Errorf("of the routes of others through objects of theirs, there is\n%s", out)
+		}
+		run(t, "ip nexthop del id 7; ip nexthop del id 67") // and the groups with them
+		if got := kernel(t); got != synced {
+			t.Errorf("after the deletion of objects that routes used, the kernel holds\n%s\nwant\n%s", got, synced)
 		}
 	})
 }

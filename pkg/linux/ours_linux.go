@@ -57,13 +57,13 @@ type scope struct {
 //	"boot"     default  the whole network     our tunnel device, without a gateway
 //	"boot"     default  a part of a network   a gateway or a blackhole; not if unrouted
 //
-// "boot" is the protocol of routes whose maker gives none. With scope.everything, all of protocol
-// 70 are ours.
+// "boot" is the protocol of routes whose maker gives none. flannel's have no nexthop object. With
+// scope.everything, all of protocol 70 are ours.
 func (s *scope) owns(r kernelRoute) bool {
 	if r.protocol == protocolOurs {
 		return s.everything || s.tunnels[r.hop.Index] || s.has(r.key.Dst)
 	}
-	if r.protocol != protocolBoot || r.key.Metric != defaultMetric(r.key.Dst.Addr()) || r.hop.Unmanaged {
+	if r.protocol != protocolBoot || r.nexthop != 0 || r.key.Metric != defaultMetric(r.key.Dst.Addr()) || r.hop.Unmanaged {
 		return false
 	}
 	if s.tunnels[r.hop.Index] && r.hop.Onlink && r.hop.Via == r.key.Dst.Addr() {

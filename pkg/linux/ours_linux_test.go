@@ -29,6 +29,7 @@ func TestWhichRoutesAreOurs(t *testing.T) {
 		{"flannel's vxlan, IPv6", route("2001:cafe:42:1::/64", protocolBoot, 1024, tunnel("2001:cafe:42:1::")), true},
 		{"flannel's host-gw", route("10.5.2.0/24", protocolBoot, 0, via("192.168.0.2", 2)), true},
 		{"flannel's blackhole", route("10.5.2.0/24", protocolBoot, 0, hop{Blackhole: true}), true},
+		{"through an operator's nexthop object", kernelRoute{routeKey{netip.MustParsePrefix("10.5.2.0/24"), 0}, via("192.168.0.2", 2), protocolBoot, 8}, false},
 		{"the pods' bridge", route("10.5.1.0/24", 2, 0, hop{Index: 9}), false},
 		{"no gateway", route("10.5.1.0/24", protocolBoot, 0, hop{Index: 9}), false},
 		{"an operator's static route", route("10.5.2.0/24", 4, 0, via("192.168.0.2", 2)), false},

@@ -18,7 +18,8 @@ import (
 // routeStore is the kernel's side of the table rows.routes: our routes of the main
 // table. Only the loop uses it, or the goroutine of Apply for which the loop waits (see Driver).
 // A new route uses the nexthop object of its hop if there is one. A route with the same hop but
-// without the object is as good, so that those of flannel are not touched.
+// without the object is as good, so that those of flannel are not touched. One that uses another object is
+// written again (hop.OtherObject).
 //
 // The kernel keeps routes of one key (destination and metric) in a list and uses
 // the first. If somebody else's route is before ours, ours is shadowed: packets
@@ -92,7 +93,7 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 		if _, twice := out[r.key]; twice || before {
 			s.shadowed[r.key], r.hop = true, hop{Unmanaged: true} // differs from any desired hop, so that Set is called
 		} else {
-			r.hop.Superfluous = !scope.everything && s.nexthops.isSuperfluous(r) // everything: it is being deleted, whatever its object
+			r.hop.OtherObject = !scope.everything && s.nexthops.usesOther(r) // everything: it is being deleted, whatever its object
 		}
 		out[r.key] = r.hop
 	})
@@ -175,7 +176,7 @@ func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
 	deleteOurs := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 		hop := hop{Blackhole: e.Value.Blackhole} // any hop, in the route or in an object, of routes to peers
 		if toNetwork(e) {
-			hop = e.Value // it has no nexthop object
+			hop = e.Value // ours has no nexthop object
 		}
 		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop, protocol: protocolOurs})
 	}

@@ -160,7 +160,7 @@ func (w *watcher) route(h rtnetlink.Header, body []byte) (drift bool, err error)
 		}
 		return false, nil
 	}
-	r.hop.Superfluous = w.d.store.isSuperfluous(r)
+	r.hop.OtherObject = w.d.store.usesOther(r)
 	drift = w.d.routes.Observe(r.key, r.hop, present)
 	if drift && present && h.Flags&unix.NLM_F_REPLACE == 0 { // it replaced nothing
 		w.d.routes.Relist() // ours may still exist, before or behind it: only a list says so

@@ -68,6 +68,11 @@ func TestWireGuardDrift(t *testing.T) {
 		m.mustPass()
 		before, key := identity(t), run(t, "cat %s", wgKeyFile)
 		public := strings.Fields(before)[2]
+		// Without a gateway, the object is superfluous.
+		run(t, "ip nexthop add id %[1]d dev flannel-wg proto 70; ip route replace 10.5.2.0/24 nhid %[1]d scope link proto 70", usualNexthop+5)
+		m.restart()
+		m.mustPass()
+		m.wantWG(t, "after a restart, with a route that was moved to an object of ours", wgSynced)
 		m.serve()
 		for _, drift := range []string{
 			"wg set flannel-wg peer $peer remove",
@@ -81,6 +86,7 @@ func TestWireGuardDrift(t *testing.T) {
 			"wg genkey > /run/other; wg set flannel-wg private-key /run/other",
 			"rm " + wgKeyFile,
 			"ip route del 10.5.2.0/24",
+			"ip nexthop add id 7 dev flannel-wg; ip route replace 10.5.2.0/24 nhid 7 scope link proto 70; ip nexthop del id 7",
 			"ip route del 10.5.0.0/16; ip -6 route del 2001:cafe:42:1::/64",
 			"ip link set flannel-wg down",
 			"ip link set flannel-wg mtu 1300",

@@ -139,7 +139,9 @@ func relevant(m []byte) (r route, ok bool) {
 
 // mayMatter reports whether, by its struct rtmsg, a route can be a default
 // route or an on-link route of others. IPv6 routes have no scope link, so all of them
-// may. flanneld's own routes lead to peers, or through its own devices.
+// may. When it looks up a gateway, the kernel skips IPv4 routes with scope global, such as those of
+// "ip route add … nhid …", so they put no peer on the link. flanneld's own routes lead to peers, or
+// through its own devices.
 //
 //	struct rtmsg  family dst_len src_len tos table protocol scope type flags
 //	byte          0      1       2       3   4     5        6     7    8 to 11

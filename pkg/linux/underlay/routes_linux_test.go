@@ -28,10 +28,11 @@ func TestReadNexthopObjects(t *testing.T) {
 			"ip route add default nhid 5":                                          2,
 			"ip route add default nhid 6; ip -6 route add default nhid 6 metric 9": 2,
 			"ip route add default nhid 7":                                          0,
-			"ip route add 172.16.1.0/24 nhid 3 scope link":                         1,
-			"ip route add 172.16.1.0/24 nhid 2 scope link":                         0,
-			"ip route add 172.16.1.0/24 nhid 5 scope link":                         0,
-			"ip route add 172.16.1.0/24 nhid 6 scope link":                         0,
+			"ip route add 172.16.1.0/24 nhid 3 scope link; ip route add 8/8 via 172.16.1.1; ip route del 8/8": 1,
+			"ip route add 172.16.1.0/24 nhid 3; ! ip route add 8/8 via 172.16.1.1":                            0, // scope global
+			"ip route add 172.16.1.0/24 nhid 2 scope link":                                                    0,
+			"ip route add 172.16.1.0/24 nhid 5 scope link":                                                    0,
+			"ip route add 172.16.1.0/24 nhid 6 scope link":                                                    0,
 		} {
 			run(t, "while ip route del default || ip -6 route del default || ip route del 172.16.1.0/24; do :; done 2>/dev/null; "+routes)
 			var read [2]underlay.Snapshot

@@ -94,8 +94,10 @@ func fewRoutes() []unix.SockFilter {
 	}
 }
 
-// ignoredLinks is the set of interfaces, by index, that cannot be the underlay: our own, and
-// ports of bridges. Because of its pods, most interfaces of a node are such ports.
+// ignoredLinks is the set of interfaces, by index, most of whose changes are ignored: our own, and
+// ports of bridges. Because of its pods, most interfaces of a node are such ports. An underlay that becomes
+// a port stays the underlay until its address or its default route moves to the bridge; both are
+// noticed (concerns). What else changes of the port until then is noticed at the resync.
 type ignoredLinks map[int32]bool
 
 // concerns reports whether a message can change the choice of the underlay or the node's addresses,
