@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/kubetest"
 	"flannel/subnet"
@@ -35,6 +37,9 @@ func TestRestored(t *testing.T) {
 	o.annotate("restored-6", described...)
 	n.Run()
 	n.Sees("restored-1 restored-2 restored-3 restored-4 restored-6")
+	n.Report(subnet.Report{})
+	const up = corev1.ConditionFalse
+	eventually.True(t, "our Node has the condition", func() bool { return o.condition("restored-0").Status == up })
 	for i := range 20 {
 		o.heartbeat("restored-0", i) // the store gets far
 	}
@@ -49,6 +54,7 @@ func TestRestored(t *testing.T) {
 	eventually.True(t, "our annotations are put right", func() bool {
 		return o.node("restored-0").Annotations[prefix+"backend-data"] == mac2
 	})
+	eventually.True(t, "our condition is back", func() bool { return o.condition("restored-0").Status == up })
 	o.assign("restored-6", "10.244.9.0/24")
 	o.annotate("restored-6", described...)
 	eventually.True(t, "the other podCIDR is seen", func() bool {
