@@ -74,7 +74,7 @@ type follower struct {
 }
 
 // known is what follow remembers of a Node that it handed over, because the watch of metadata does not carry it. A Node's
-// podCIDRs never change once they are set; a recreated Node has another UID.
+// podCIDRs never change once they are set, except in a store that is rewound; a recreated Node has another UID.
 type known struct {
 	uid   string
 	cidrs []string
@@ -97,14 +97,14 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 			return err
 		case ctx.Err() != nil || err == nil: // nil: the watch ended regularly, and the next run opens another one
 		case errors.Is(err, errRelist) || isExpired(err) || isVersionTooLarge(err):
-			s.version, s.lagging = "", isVersionTooLarge(err)              // list next; if the version is too new, check first
-			reconcile.Pause(ctx, s.relists.next(time.Now(), len(s.known))) // longer with more Nodes
+			s.version, s.lagging = "", isVersionTooLarge(err) // list next; if the version is too new, check first
+			reconcile.Pause(ctx, s.relistPause())
 		default:
 			s.broken = true
 			m.recordAndWait(ctx, f.activity, fmt.Errorf("%s: %w", f.activity, err), &s.failures)
 			if errors.Is(err, errUndecodable) { // a watch from there would receive the same event again
 				s.version = ""
-				reconcile.Pause(ctx, s.relists.next(time.Now(), len(s.known))) // all daemons receive the event
+				reconcile.Pause(ctx, s.relistPause()) // all daemons receive the event
 			}
 		}
 	}

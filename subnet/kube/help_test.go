@@ -194,6 +194,17 @@ func (o outside) node(name string) *corev1.Node {
 	return n
 }
 
+// condition is the one that we write, zero if the Node has none.
+func (o outside) condition(name string) corev1.NodeCondition {
+	o.t.Helper()
+	for _, c := range o.node(name).Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable {
+			return c
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
 // annotate sets annotations, by their names without prefix; an empty value takes one away.
 func (o outside) annotate(name string, pairs ...string) {
 	o.t.Helper()

@@ -118,9 +118,12 @@ func (m *Manager) observeOwn(own *ownNode, observed change) error {
 	own.observe(observed.node)
 	m.setOperatorIPs(own.node.Annotations)
 	switch {
-	case recreated:
-		m.log.Info("this node's Node was recreated with the same podCIDR", "node", observed.name)
+	case recreated || len(before.CIDRs) == 0: // before had no podCIDR: recreated, or of a rewound store
+		m.log.Info("this node's Node has the same podCIDR again", "node", observed.name)
 		own.conflict = subnet.Conflict{} // calm: what differs now is written at once
+		m.reporter.nodeChanged()
+	case observed.replaced: // the store may have an older condition
+		own.conflict = subnet.Conflict{}
 		m.reporter.nodeChanged()
 	case before.Annotations.Operators() != observed.node.Annotations.Operators():
 		m.log.Info("operator changed annotations of this node", "node", observed.name)

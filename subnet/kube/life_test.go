@@ -325,6 +325,8 @@ func anew(t *testing.T, o outside) {
 	l := n.join(tenNet, "192.168.0.8", mac1)
 	whole := o.ours("anew-1")
 	n.Run()
+	n.Report(subnet.Report{})
+	eventually.True(t, "the Node has the condition", func() bool { return o.condition("anew-1").Status == corev1.ConditionFalse })
 	n.Sees("")
 	o.peer("anew-3", "10.244.10.0/24", "192.168.0.10")
 	n.Sees("anew-3")
@@ -348,6 +350,7 @@ func anew(t *testing.T, o outside) {
 	o.assign("anew-1", "10.244.8.0/24")
 	eventually.True(t, "nothing is missing", missing(""))
 	eventually.True(t, "annotations are back", func() bool { return o.ours("anew-1") == whole })
+	eventually.True(t, "the condition is back", func() bool { return o.condition("anew-1").Status == corev1.ConditionFalse })
 
 	// A peer that is made anew with another podCIDR.
 	o.remove("anew-3")

@@ -1,9 +1,10 @@
 // Package kube keeps subnet leases in the Kubernetes API, in flannel's layout: a node's subnet is the podCIDR of its Node,
 // which only the cluster sets, and annotations of the Node say how to reach it.
 //
-// All Nodes are read by follow. It lists whole Nodes once, for their podCIDRs, which never change, and keeps a small part
-// of each. Then it watches the Nodes' metadata, for their annotations. The podCIDR of a new Node is not in its metadata:
-// lookups read it, from the API server's memory, while the watch goes on.
+// All Nodes are read by follow. It lists whole Nodes at the start, and after the store was restored from a backup, for their
+// podCIDRs, which otherwise never change, and keeps a small part of each. Then it watches the Nodes' metadata, for their
+// annotations. The podCIDR of a new Node is not in its metadata: lookups read it, from the API server's memory, while the
+// watch goes on.
 //
 // In this package, Node means the object in the API; own marks this node's Node. The store is the API server with etcd
 // behind it, and a resourceVersion, with which each change is numbered, is a position in the store.

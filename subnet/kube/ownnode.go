@@ -32,6 +32,7 @@ import (
 //	any          the Node was deleted                     log it, keep the network as it is                 missing
 //	any          the Node was recreated without podCIDR   log it, keep the network as it is                 missing
 //	missing      the Node has our podCIDR again           end the conflict, write what differs              as before
+//	any          the store was replaced                   end the conflict, write what differs              unchanged
 //	any          the Node has another podCIDR             Hold returns ErrMoved                             moved
 //
 // In acquired, want is nil; publishing and published differ in the field published. Acquire enters acquired, or

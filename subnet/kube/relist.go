@@ -40,6 +40,16 @@ func (r *relists) next(now time.Time, nodes int) time.Duration {
 	return d/4 + rand.N(d*3/4)
 }
 
+// relistPause counts a list and returns the pause before it. In a store that was rewound, the list has whole Nodes, which
+// are eight times the bytes of their metadata (see read), so the pause is that of eight times the Nodes.
+func (s *follower) relistPause() time.Duration {
+	nodes := len(s.known)
+	if s.rewound {
+		nodes *= 8
+	}
+	return s.relists.next(time.Now(), nodes)
+}
+
 // check compares, after a lost connection, the store's resourceVersion with our last position (reached). A store that was
 // restored from a backup is behind it. A watch from our position would stay silent until the store has passed it, and a
 // list not older than our position would be rejected. So check marks the store as rewound, lowers floor (the version from
@@ -124,15 +134,20 @@ func (s *follower) list(ctx context.Context) error {
 
 // read reads all Nodes, or the only one, and calls each with them. The version is the list's position.
 //
-// After a lost position it reads only metadata, an eighth of the bytes, because the podCIDRs are known. It accepts any
-// version from floor on, so that the API server answers from its memory, without load for etcd. It does not page: the API
-// server ignores a limit when it answers from memory, or reads from etcd because of it.
+// After a lost position it reads only metadata, an eighth of the bytes, because the podCIDRs are known. If the store was
+// rewound, it reads whole Nodes: a Node that has no podCIDR in the backup may get another one than before, under the same
+// UID.
+//
+// The list accepts any version from floor on, so that the API server answers from its memory, without load for etcd. It
+// does not page: the API server ignores a limit when it answers from memory, or reads from etcd because of it.
 func (s *follower) read(ctx context.Context, each func(*storedNode)) (version string, err error) {
 	switch {
 	case s.only != "":
 		return s.m.api.Nodes(ctx, s.only, s.floor, each)
 	case s.known == nil:
 		return s.listFirst(ctx, each)
+	case s.rewound:
+		return s.m.api.Nodes(ctx, "", s.floor, each)
 	}
 	return s.m.api.NodesMetadata(ctx, s.floor, each)
 }

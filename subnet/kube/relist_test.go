@@ -110,6 +110,16 @@ func TestRelistsArePaced(t *testing.T) {
 			t.Errorf("long after: %v", d)
 		}
 	}
+	nodes := map[string]known{}
+	for i := range 100 {
+		nodes[fmt.Sprint(i)] = known{}
+	}
+	for rewound, most := range map[bool]time.Duration{false: 400 * time.Millisecond, true: 3200 * time.Millisecond} {
+		s := follower{known: nodes, rewound: rewound}
+		if d := s.relistPause(); d > most || d < most/4 {
+			t.Errorf("rewound %v: %v, want up to %v", rewound, d, most)
+		}
+	}
 }
 
 // What the server has in memory may be of a store that was replaced: then the list comes from there, however old.

@@ -29,14 +29,7 @@ func conditions(t *testing.T, o outside) {
 	o.add("condition-1", "10.244.40.0/24")
 	n := start(t, o.Server, "condition-1", func(op *Options) { op.Grace = grace })
 	n.join(tenNet, "192.168.0.40", mac1)
-	get := func() corev1.NodeCondition {
-		for _, c := range o.node("condition-1").Status.Conditions {
-			if c.Type == corev1.NodeNetworkUnavailable {
-				return c
-			}
-		}
-		return corev1.NodeCondition{}
-	}
+	get := func() corev1.NodeCondition { return o.condition("condition-1") }
 	is := func(status corev1.ConditionStatus, reason, message string) { // of which this is a part
 		t.Helper()
 		eventually.True(t, "the condition is "+string(status)+" "+message, func() bool {

@@ -1,14 +1,19 @@
 package kube
 
 import (
+	"slices"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/kubetest"
+	"flannel/subnet"
 )
 
 // A store that is restored from a backup lacks the Nodes that came after it: nobody deleted them, so they stay peers.
-// What is deleted afterwards is deleted, and what is said afterwards counts.
+// What is deleted afterwards is deleted, and what is said afterwards counts. A Node that had no podCIDR yet may get
+// another one, under the same UID.
 func TestRestored(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t)
@@ -16,6 +21,7 @@ func TestRestored(t *testing.T) {
 	o.add("restored-0", "10.244.1.0/24")
 	o.peer("restored-1", "10.244.2.0/24", "192.168.0.2")
 	o.peer("restored-2", "10.244.3.0/24", "192.168.0.3")
+	o.add("restored-6") // without a podCIDR
 	n := start(t, s, "restored-0", nil)
 	l := n.join(tenNet, "192.168.0.1", mac1)
 	s.Backup()
@@ -26,22 +32,39 @@ func TestRestored(t *testing.T) {
 	if err := n.Publish(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
+	described := []string{"kube-subnet-manager", "true", "backend-type", "vxlan", "backend-data", mac1, "public-ip", "192.168.0.7"}
+	o.assign("restored-6", "10.244.8.0/24")
+	o.annotate("restored-6", described...)
 	n.Run()
-	n.Sees("restored-1 restored-2 restored-3 restored-4")
-	for range 20 {
-		o.heartbeat("restored-1", 1) // the store gets far
+	n.Sees("restored-1 restored-2 restored-3 restored-4 restored-6")
+	n.Report(subnet.Report{})
+	const up = corev1.ConditionFalse
+	eventually.True(t, "our Node has the condition", func() bool { return o.condition("restored-0").Status == up })
+	for i := range 20 {
+		o.heartbeat("restored-0", i) // the store gets far
 	}
+	eventually.True(t, "Hold has got as far", func() bool {
+		_, version := n.ownUID()
+		return version == o.node("restored-0").ResourceVersion
+	})
 	s.Restore()
 	eventually.True(t, "it is said", func() bool { return n.logs.Count("cause="+causeStoreChanged) == 1 })
 	o.remove("restored-2") // deleted indeed
-	n.Sees("restored-1 restored-3 restored-4")
+	n.Sees("restored-1 restored-3 restored-4 restored-6")
 	eventually.True(t, "our annotations are put right", func() bool {
 		return o.node("restored-0").Annotations[prefix+"backend-data"] == mac2
 	})
+	eventually.True(t, "our condition is back", func() bool { return o.condition("restored-0").Status == up })
+	o.assign("restored-6", "10.244.9.0/24")
+	o.annotate("restored-6", described...)
+	eventually.True(t, "the other podCIDR is seen", func() bool {
+		set, _ := n.Last()
+		return slices.ContainsFunc(set.Leases, func(l *subnet.Lease) bool { return l.V4.Subnet.String() == "10.244.9.0/24" })
+	})
 	o.peer("restored-5", "10.244.4.0/24", "192.168.0.6") // has the subnet of restored-3
-	n.Sees("restored-1 restored-5 restored-4")
+	n.Sees("restored-1 restored-5 restored-4 restored-6")
 	o.peer("restored-4", "10.244.7.0/24", "192.168.0.5") // is back, with another subnet
-	n.Sees("restored-1 restored-5 restored-4")
+	n.Sees("restored-1 restored-5 restored-4 restored-6")
 	o.remove("restored-4")
-	n.Sees("restored-1 restored-5")
+	n.Sees("restored-1 restored-5 restored-6")
 }
