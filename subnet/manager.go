@@ -65,9 +65,9 @@ type Manager interface {
 	Expires() time.Time
 
 	// PublicIPs returns the public addresses that an operator has set in the store. V4 and V6 have the effect of
-	// --public-ip and --public-ipv6, also on the choice of the interface, and override these flags. Before Acquire it
-	// reads the store, and waits for it; from Acquire to the end of Hold, it returns at once what Hold has seen. The zero
-	// PublicIPs: none are set, or the store has no such setting.
+	// --public-ip and --public-ipv6, also on the choice of the interface, and override these flags. While Hold
+	// runs, it returns at once what Hold has seen; otherwise it reads the store, and waits for it. The zero PublicIPs: none
+	// are set, or the store has no such setting.
 	PublicIPs(ctx context.Context) (PublicIPs, error)
 	// PublicIPsChanged receives a value when Hold has seen that the PublicIPs changed. The nil channel, from which nothing
 	// is ever received: the store has no such setting.

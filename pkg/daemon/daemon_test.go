@@ -190,9 +190,13 @@ func TestEverythingIsSaidOnce(t *testing.T) {
 		{"one less", nil, 2, 1},
 		{"hundreds, each by its name", nil, 500, 498},
 		{"still hundreds", nil, 500, 0},
+		{"one of them is deleted", nil, 499, 0},
 	} {
 		p := l.newPass()
 		p.failed = step.failed
+		for i := range 3 { // a peer in each pass, bad or not
+			p.set.Leases = append(p.set.Leases, &subnet.Lease{Name: fmt.Sprint("key", i)})
+		}
 		for i := range step.bad {
 			p.rejects = append(p.rejects, subnet.Rejected{Name: fmt.Sprint("key", i), Reason: "bad"})
 		}

@@ -106,7 +106,11 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 		}
 	}
 	*n = next
-	in.published = &lease // as the store has it; without the mutex: no publisher runs before the node has joined
+	// As the store has it; without the mutex: no publisher runs before the node has joined. If an
+	// operator overwrites an address, the store may still have the address from before the overwrite.
+	if operator := n.host.operator; !operator.Overwritten4 && !operator.Overwritten6 {
+		in.published = &lease
+	}
 	d.Log.Info("acquired a subnet", "lease", &n.lease, "underlay", n.host.link.Name)
 	return nil
 }

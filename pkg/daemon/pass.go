@@ -163,6 +163,16 @@ func (f failures) has(parts ...string) bool {
 	return slices.ContainsFunc(f, func(failure failure) bool { return slices.Contains(parts, failure.part) })
 }
 
+// of returns the error of a part; nil: it did not fail.
+func (f failures) of(part string) error {
+	for _, failure := range f {
+		if failure.part == part {
+			return failure.err
+		}
+	}
+	return nil
+}
+
 // own returns the failures of this node itself: those that another pass may mend.
 func (f failures) own() failures {
 	return slices.DeleteFunc(slices.Clone(f), func(failure failure) bool { return failure.part == partCluster })

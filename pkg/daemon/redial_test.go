@@ -95,3 +95,26 @@ func TestFollowsTheOperator(t *testing.T) {
 		}
 	}
 }
+
+func (a *addressed) SetJudge(subnet.Judge) {}
+
+// Acquire returns the lease as a run before this one has published it.
+func (a *addressed) Acquire(context.Context, subnet.Config, subnet.Lease) (subnet.Lease, error) {
+	return subnet.Lease{Backend: "one", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: netip.MustParseAddr("192.168.0.1")}}, nil
+}
+
+// A lease that the store has already is published again if an operator overwrites its address: the overwrite may be newer
+// than the lease.
+func TestPublishesUnderAnOverwrittenAddress(t *testing.T) {
+	for _, operator := range []subnet.PublicIPs{{}, {Overwritten4: true}, {Overwritten6: true}} {
+		d, _, _ := newDaemon(t)
+		d.Manager, d.Dataplane, d.Settings.SubnetFile = &addressed{public: operator}, countedKernel{}, t.TempDir()+"/subnet.env"
+		in := newInbox()
+		in.setConfig([]byte("one 10.5.0.0/16"))
+		l := d.newLoop(d.join(t.Context(), in), in)
+		_ = l.only(t, l.newPass(), "publish")
+		if l := in.unpublished(); (l != nil) != (operator != subnet.PublicIPs{}) {
+			t.Errorf("with %+v, the lease to publish is %v", operator, l)
+		}
+	}
+}

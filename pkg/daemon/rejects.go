@@ -23,8 +23,8 @@ type rejectsLog struct {
 }
 
 // logChanges logs each rejected or refused peer once, and again when its
-// reason changes, and logs when the problem is over. What exceeds the limit is
-// logged after a later pass, which begins within repeatLog.
+// reason changes, and logs when the problem of a peer that still exists is over. What
+// exceeds the limit is logged after a later pass, which begins within repeatLog.
 func (l *rejectsLog) logChanges(p *pass) {
 	now := time.Now()
 	// For example, with room for one line, peers a (logged before with another reason)
@@ -52,8 +52,18 @@ func (l *rejectsLog) logChanges(p *pass) {
 		l.log.Warn(msg, "cause", cause, "peer", reject.Name, "reason", reject.Reason)
 		reasons[reject.Name] = reject.Reason
 	}
+	var peers map[string]bool // by name; nil: not needed yet
 	for name := range l.rejects {
-		if _, still := reasons[name]; !still && l.lines.AllowN(now, 1) {
+		if _, still := reasons[name]; still {
+			continue
+		}
+		if peers == nil {
+			peers = make(map[string]bool, len(p.set.Leases))
+			for _, peer := range p.set.Leases {
+				peers[peer.Name] = true
+			}
+		}
+		if peers[name] && l.lines.AllowN(now, 1) {
 			l.log.Info("peer recovered", "cause", causePeerRecovered, "peer", name)
 		}
 	}

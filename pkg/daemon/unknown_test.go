@@ -21,19 +21,21 @@ import (
 type blindKernel struct {
 	countedKernel
 	err       error
+	links     dataplane.Links // which devices there are
 	bridgeErr error
+	applyErr  error
 	last      dataplane.State
 }
 
 func (k *blindKernel) LeaveSubnets([]netip.Prefix, string) error { return k.bridgeErr }
 
 func (k *blindKernel) Ensure(context.Context, []dataplane.Device) (dataplane.Links, error) {
-	return dataplane.Links{}, k.err
+	return k.links, k.err
 }
 
 func (k *blindKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	k.last = s
-	return nil, nil
+	return nil, k.applyErr
 }
 
 // startedNode returns a node with a configuration, a lease and no peers, that is about to make its first pass.
@@ -101,6 +103,55 @@ func TestSubnetFileWaitsForThePeers(t *testing.T) {
 	l.once(t, false)
 	if env, err := subnet.ReadEnv(d.Settings.SubnetFile); err != nil || env.V4Subnet != l.node.lease.V4.Subnet || len(kernel.last.Networks) != 1 {
 		t.Errorf("the subnet file has %+v (%v); the dataplane was given %+v", env, err, kernel.last)
+	}
+}
+
+// No pod starts while a device is missing, or nothing is known of the paths, since its packets would leave by the default
+// route. A node whose pods run keeps its file up to date, and so does one whose device is there.
+func TestSubnetFileWaitsForTheDevices(t *testing.T) {
+	d, _, _ := newDaemon(t)
+	kernel, l := startedNode(t, d)
+	l.node.backend = tunnelBackend{}
+	file, ours := d.Settings.SubnetFile, l.node.lease.V4.Subnet
+	remove := func() error { return os.Remove(file) }
+	write := func(e subnet.Env) func() error {
+		e.V4Network = l.node.config.V4.Prefix
+		return func() error { _, err := subnet.WriteEnv(file, e); return err }
+	}
+	failed, there := errors.New("file exists"), dataplane.Links{tunnelDevice: {Index: 7}}
+	for _, step := range []struct {
+		name           string
+		before         func() error // nil: the file is as the step before left it
+		devices, apply error
+		links          dataplane.Links
+		held           bool // the file has no subnet after the pass, which says so
+	}{
+		{"a start without the device", nil, failed, nil, nil, true},
+		{"a file without a subnet", write(subnet.Env{}), failed, nil, nil, true},
+		{"a malformed file", func() error { return os.WriteFile(file, []byte("FLANNEL_SUBNET=none"), 0o644) }, failed, nil, nil, true},
+		{"the device is there", nil, nil, nil, there, false},
+		{"the device is lost", nil, failed, nil, nil, false},
+		{"with another MTU", write(subnet.Env{V4Subnet: ours, MTU: 1}), failed, nil, nil, false},
+		{"a former subnet is in the file", write(subnet.Env{V4Subnet: netip.MustParsePrefix("10.5.9.0/24")}), failed, nil, nil, false},
+		{"somebody deletes the file, and the device has a wrong setting", remove, failed, nil, there, false},
+		{"the paths cannot be read", remove, nil, reconcile.Unknown(errors.New("no memory")), there, true},
+		{"a path is refused", nil, nil, errors.New("invalid argument"), there, false},
+		{"the paths cannot be read later", nil, nil, reconcile.Unknown(errors.New("no memory")), there, false},
+	} {
+		if step.before != nil {
+			if err := step.before(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		kernel.err, kernel.applyErr, kernel.links = step.devices, step.apply, step.links
+		p := l.once(t, false)
+		env, err := subnet.ReadEnv(file)
+		if written := err == nil && env.V4Subnet == ours && env.MTU == l.node.backend.MTU(); written == step.held || env.V4Subnet.IsValid() == step.held {
+			t.Errorf("%s: the subnet file has %+v (%v); held back: %t", step.name, env, err, step.held)
+		}
+		if p.failed.has("subnet-file") != step.held {
+			t.Errorf("%s: failed are %v", step.name, p.failed)
+		}
 	}
 }
 

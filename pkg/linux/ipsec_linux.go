@@ -160,24 +160,29 @@ func (*ipsec) parameters(device string) []sysctl {
 // ensure finds the underlay, and makes sure that charon runs. It returns no link if
 // IPsec belongs to another flanneld: the kernel has policies of another network, and none of
 // ours. If two have started at the same moment, both have policies; each keeps its link, with
-// an error in each pass. An error of startPaths does not take the link away, so that the policies of
-// paths stay wanted, which drop packets while there are no keys.
+// an error in each pass. Nor does it return a link if the kernel refuses XFRM altogether: then no
+// policy can drop packets. If only ESP is missing, or startPaths fails, there is a link, so that the
+// policies of paths stay wanted, which drop packets while there are no keys.
 func (k *ipsec) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	if found == nil {
 		return dataplane.Link{}, errors.New("does not exist")
+	}
+	unable := k.xfrm.require()
+	if k.xfrm.handle == nil || errors.Is(unable, unix.EOPNOTSUPP) {
+		return dataplane.Link{}, unable
 	}
 	ours, err := k.xfrm.checkNetwork(dev.Networks)
 	if err != nil && !ours {
 		return dataplane.Link{}, errors.Join(err, k.watch.start(k.opts.Log)) // the watch notices when the other one is gone
 	}
-	return linkOf(found), errors.Join(err, k.startPaths())
+	if unable == nil {
+		unable = k.startPaths()
+	}
+	return linkOf(found), errors.Join(err, unable)
 }
 
-// startPaths starts what the paths need, unless it has been started.
+// startPaths starts what the paths need beside the kernel, unless it has been started.
 func (k *ipsec) startPaths() error {
-	if err := k.xfrm.require(); err != nil {
-		return err
-	}
 	if err := k.watch.start(k.opts.Log); err != nil {
 		return err
 	}

@@ -197,6 +197,42 @@ func TestNoModuleForIPsec(t *testing.T) {
 	})
 }
 
+// Where the kernel refuses XFRM altogether, no policy can drop packets that are not encrypted: then ipsec has no link, and
+// no pod starts. Without ESP alone it has one.
+func TestNoLinkWithoutXFRM(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		k := kindIn[*ipsec](m.Driver)
+		found, err := m.find("eth0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		faults := nstest.NewFaults(t)
+		for _, step := range []struct {
+			name   string
+			opened bool
+			errno  unix.Errno
+			linked bool
+		}{
+			{"no xfrm_user", false, unix.EPROTONOSUPPORT, false},
+			{"a program of 32 bits", true, unix.EOPNOTSUPP, false},
+			{"no esp4", true, unix.EPROTONOSUPPORT, true},
+		} {
+			if step.opened {
+				if err := k.xfrm.open(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			faults.Fail(1, step.errno)
+			link, err := k.ensure(dataplane.Device{Name: "eth0", Kind: dataplane.IPsec{}}, found)
+			faults.Fail(0, 0)
+			if err == nil || link != (dataplane.Link{}) != step.linked {
+				t.Errorf("%s: link %+v, error %v", step.name, link, err)
+			}
+		}
+	})
+}
+
 // A kernel of 64 bits without XFRM_USER_COMPAT refuses XFRM to a program of 32 bits. Then none of our entries is there, and
 // the other backends work. (make test-systems runs this package as such a program, where the kernel itself refuses.)
 func TestXFRMIsRefused(t *testing.T) {

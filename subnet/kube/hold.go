@@ -18,6 +18,7 @@ import (
 func (m *Manager) Hold(ctx context.Context) error {
 	m.mu.Lock()
 	own := m.own
+	m.holding = own != nil // until Hold ends, PublicIPs returns what Hold keeps up to date, and does not read the Node
 	m.mu.Unlock()
 	if own == nil {
 		return errors.New("hold: no subnet was acquired")

@@ -302,6 +302,13 @@ func chosen(t *testing.T, o outside) {
 	says(subnet.PublicIPs{V4: netip.MustParseAddr("203.0.113.9")})
 	changed := n.PublicIPsChanged()
 	<-changed // from nothing
+	if _, err := n.Acquire(t.Context(), tenNet, subnet.Lease{}); err != nil {
+		t.Fatal(err)
+	}
+	// The daemon cannot use the subnet with that address, and tries again.
+	o.annotate("chosen-1", "node-public-ip", "203.0.113.11")
+	says(subnet.PublicIPs{V4: netip.MustParseAddr("203.0.113.11")})
+	<-changed
 	n.join(tenNet, "192.168.0.19", mac1)
 	n.Run()
 	o.annotate("chosen-1", "node-public-ip", "203.0.113.10", "node-public-ipv6", "2001:db8::10")

@@ -87,7 +87,7 @@ type publicIPs struct {
 	found       *storedNode      // our Node as PublicIPs read it, for the next Acquire; nil: Acquire reads it
 	operatorIPs subnet.PublicIPs // as our Node's annotations had them last
 	returnedIPs subnet.PublicIPs // as PublicIPs returned them last
-	holding     bool             // from Acquire to the end of Hold, which keeps operatorIPs up to date
+	holding     bool             // Hold runs, and keeps operatorIPs up to date
 	warned      warned           // the problems with operatorIPs that were logged
 
 	publicIPsChanged chan struct{} // notifies the caller of PublicIPsChanged

@@ -85,7 +85,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		own.want, own.published = &l, true
 	}
 	m.mu.Lock()
-	m.own, m.holding = own, true // until Hold ends, PublicIPs returns what Hold keeps up to date, and does not read the Node
+	m.own = own
 	m.mu.Unlock()
 	before := ownNode{v4: want.V4.Subnet, v6: want.V6.Subnet} // for its method subnets
 	if before.v4.IsValid() && before.v4 != own.v4 || before.v6.IsValid() && before.v6 != own.v6 {

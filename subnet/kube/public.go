@@ -25,8 +25,10 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.found = found // for Acquire, which usually follows
-	m.setOperatorIPs(found.Annotations)
+	if !m.holding { // otherwise Hold has begun meanwhile
+		m.found = found // for Acquire, which usually follows
+		m.setOperatorIPs(found.Annotations)
+	}
 	m.returnedIPs = m.operatorIPs
 	return m.returnedIPs, nil
 }

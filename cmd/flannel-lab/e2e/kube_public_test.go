@@ -26,13 +26,7 @@ func TestNodePublicIPSelectsTheInterface(t *testing.T) {
 	uses := func(what, link, address string) {
 		t.Helper()
 		within(t, what, func() error { return says(t, n, link, "ip", "-d", "link", "show", "flannel.1") })
-		within(t, what+": "+address+" is published", func() error {
-			node, err := l.Kube.Client.CoreV1().Nodes().Get(t.Context(), n.Name, metav1.GetOptions{})
-			if err == nil && node.Annotations["flannel.alpha.coreos.com/public-ip"] != address {
-				return fmt.Errorf("the annotations are %v", node.Annotations)
-			}
-			return err
-		})
+		publishes(t, n, l, address)
 	}
 	annotate(`"192.168.100.111"`)
 	must(t, n.StartWith(append(n.Args()[:3:3], "-public-ip=192.168.100.11", n.Args()[len(n.Args())-1])...))
@@ -42,6 +36,32 @@ func TestNodePublicIPSelectsTheInterface(t *testing.T) {
 	uses("without it, the flag counts", "local 192.168.100.11 dev eth0", "192.168.100.11")
 	annotate(`"192.168.100.111"`)
 	uses("and again", "local 192.168.100.111 dev eth1", "192.168.100.111")
+}
+
+// An address that an operator overwrites while flanneld does not run is published after the start, also if the backend
+// publishes nothing else that changes with it.
+func TestPublicIPOverwrittenBetweenTwoRuns(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Kube: true, Nodes: 1}, `{"Type":"host-gw"}`)
+	n := l.Nodes[0]
+	publishes(t, n, l, n.IP4.String())
+	_, err := n.Stop(t.Context())
+	must(t, err)
+	annotateNode(t, n, l, "public-ip-overwrite", `"192.168.100.98"`)
+	must(t, n.Start())
+	publishes(t, n, l, "192.168.100.98")
+}
+
+// publishes waits until a node publishes an address.
+func publishes(t *testing.T, n *lab.Node, l *lab.Lab, address string) {
+	t.Helper()
+	within(t, address+" is published", func() error {
+		node, err := l.Kube.Client.CoreV1().Nodes().Get(t.Context(), n.Name, metav1.GetOptions{})
+		if err == nil && node.Annotations["flannel.alpha.coreos.com/public-ip"] != address {
+			return fmt.Errorf("the annotations are %v", node.Annotations)
+		}
+		return err
+	})
 }
 
 // annotateNode sets one of flannel's annotations of a Node to a JSON value.
