@@ -28,7 +28,9 @@ func run(t *testing.T, command string) {
 	}
 }
 
-const plug = `ip link add eth0 address 02:00:00:00:00:05 type veth peer name far
+// Without checks for duplicate addresses, which end at a time of their own.
+const plug = `echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
+	ip link add eth0 address 02:00:00:00:00:05 type veth peer name far
 	ip link set eth0 up; ip link set far up
 	ip addr add 192.168.1.5/24 dev eth0; ip addr add 192.168.1.6/24 dev eth0
 	ip addr add 10.8.0.1 peer 10.8.0.2/32 dev eth0; ip addr add 10.9.0.1/24 dev eth0 noprefixroute
