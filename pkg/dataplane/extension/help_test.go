@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 )
@@ -193,11 +194,15 @@ func (n *node) recorded() []string {
 	for _, pattern := range []string{"post.*", "add.*", "remove.*"} {
 		files, _ := filepath.Glob(filepath.Join(n.dir, pattern))
 		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err = errors.Join(err, os.Remove(file)); err != nil {
-				n.t.Fatal(err)
-			}
-			all = append(all, string(text))
+			// On Windows, a file that a command gives its name at this moment is open.
+			eventually.True(n.t, file+" is read and removed", func() bool {
+				text, err := os.ReadFile(file)
+				if err != nil || os.Remove(file) != nil {
+					return false
+				}
+				all = append(all, string(text))
+				return true
+			})
 		}
 	}
 	slices.Sort(all)
