@@ -377,26 +377,3 @@ func TestWireGuardCost(t *testing.T) {
 		}
 	})
 }
-
-// A peer without an endpoint, which we never make, is not found: WireGuard may learn an endpoint, and no write removes it.
-func TestWireGuardWithoutEndpoint(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		m := newWGMachine(t)
-		m.mustPass()
-		run(t, "wg set flannel-wg peer %[1]s remove; wg set flannel-wg peer %[1]s allowed-ips 10.5.4.0/24", peerKey(4).Base64())
-		m.restart()
-		links, err := m.Ensure(t.Context(), m.devices)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.state.Paths, err = m.Found(t.Context(), links, m.state); err != nil {
-			t.Fatal(err)
-		}
-		if got := pathsText(m.state.Paths); strings.Contains(got, "10.5.4.0/24") || len(m.state.Paths) != 5 {
-			t.Errorf("it finds\n%s", got)
-		}
-		run(t, "wg set flannel-wg peer %s endpoint 192.168.100.4:51820", peerKey(4).Base64()) // as WireGuard does when the peer sends
-		m.QueueResync()
-		m.mustPass()
-	})
-}
