@@ -252,12 +252,24 @@ func (h Admin) Unplug(name string) error {
 
 // Readdress replaces the addresses of an adapter by static ones.
 func (h Admin) Readdress(name string, addrs ...netip.Prefix) error {
+	const manual = true
+	return h.readdress(name, manual, addrs)
+}
+
+// Lease replaces the addresses of an adapter by others from DHCP, which configures it.
+func (h Admin) Lease(name string, addrs ...netip.Prefix) error {
+	const manual = false
+	return h.readdress(name, manual, addrs)
+}
+
+// readdress implements Readdress and Lease.
+func (h Admin) readdress(name string, manual bool, addrs []netip.Prefix) error {
 	return h.adapter(name, func(a *adapter) {
 		for _, ip := range slices.Clone(a.Addrs) {
 			h.m.removeAddress(a, ip.Prefix)
 		}
 		for _, p := range addrs {
-			h.m.addAddress(a, hns.Address{Prefix: p, Manual: true, Preferred: true})
+			h.m.addAddress(a, hns.Address{Prefix: p, Manual: manual, Preferred: true})
 		}
 	})
 }
