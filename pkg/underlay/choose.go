@@ -34,6 +34,7 @@ type Decision struct {
 	Rejected []string // the candidates before it, each with what selects it and why it cannot be the underlay
 	Untried  int      // how many candidates are after it
 	place    place    // the default route that leads to it, for Chooser; zero: a flag has selected it
+	dhcp     string   // candidate.dhcp, for Chooser
 }
 
 // decide is Choose with the reasons. p is what a Chooser has chosen before; the zero
@@ -48,7 +49,7 @@ func decide(s Snapshot, o Options, v4, v6 bool, p past) (Decision, error) {
 		}
 		l, err := toLink(s, c, v4, v6, p)
 		if err == nil {
-			return Decision{setPublic(l, o), c.why, problems, len(all) - i - 1, c.place}, nil
+			return Decision{setPublic(l, o), c.why, problems, len(all) - i - 1, c.place, c.dhcp}, nil
 		}
 		problems = append(problems, fmt.Sprintf("%s: %s %v", c.why, c.iface.Name, err))
 	}
@@ -63,6 +64,7 @@ type candidate struct {
 	preferred []netip.Addr // addresses on iface to prefer, if it has them; only these may be link-local
 	named     bool         // a flag or a default route names each of preferred, so that none of them floats (Snapshot.floats)
 	place     place        // of the default route that selects iface; zero: a flag selects it
+	dhcp      string       // name of iface, if an address of --iface selects it that is by DHCP, or byDHCP does; else ""
 	problem   string       // set if iface is nil
 }
 
@@ -71,6 +73,7 @@ type candidate struct {
 //	flags that are set                   candidates
 //	--iface, --iface-regex               the interfaces that they name or match, in the order of the flags
 //	  and --iface-can-reach              the interface of the route there, if the others match no interface
+//	                                     the interface of past.dhcp, if none of them matches one
 //	only --public-ip or --public-ipv6    the interface that has this address
 //	none, or nobody has the address      the interfaces of the default routes, see past.byRoute
 //
@@ -90,7 +93,7 @@ func candidates(s Snapshot, o Options, v4, v6 bool, p past) []candidate {
 		all = append(all, byReach(s, o.CanReach))
 	}
 	if len(all) > 0 {
-		return all
+		return append(all, byDHCP(s, all, p)...)
 	}
 	if all = withPublicAddress(s, o, v4, v6); len(all) > 0 {
 		return all
@@ -131,6 +134,16 @@ func (in *Interface) has(ip netip.Addr) bool {
 	return slices.ContainsFunc(in.Addrs, func(a Addr) bool { return a.IP == ip })
 }
 
+// dhcpAddrs returns the usable addresses by DHCP.
+func (in *Interface) dhcpAddrs() (all []netip.Addr) {
+	for _, a := range in.Addrs {
+		if a.DHCP && unusable(a, nil) == "" {
+			all = append(all, a.IP)
+		}
+	}
+	return all
+}
+
 // byName returns the interface with this name, or with this address if name is one.
 // An address with a zone, as in fe80::1%eth0, must be on that interface: different
 // interfaces can have the same link-local address.
@@ -145,6 +158,9 @@ func byName(s Snapshot, name string) candidate {
 		}
 		if err == nil && in.has(ip.WithZone("")) && (ip.Zone() == "" || ip.Zone() == in.Name) {
 			c.iface, c.preferred, c.named = in, []netip.Addr{ip.WithZone("")}, true
+			if slices.Contains(in.dhcpAddrs(), ip) {
+				c.dhcp = in.Name
+			}
 			return c
 		}
 	}
@@ -152,6 +168,22 @@ func byName(s Snapshot, name string) candidate {
 		c.problem = "no interface has this address"
 	}
 	return c
+}
+
+// byDHCP returns past.dhcp, the interface that an address of --iface has selected, if DHCP has
+// given it another address: no interface matches the flags any more (all). The manifest for
+// Windows sets --iface to the address that the node has when the container starts.
+func byDHCP(s Snapshot, all []candidate, p past) []candidate {
+	if p.dhcp == "" || slices.ContainsFunc(all, func(c candidate) bool { return c.iface != nil }) {
+		return nil
+	}
+	for i := range s.Interfaces {
+		in := &s.Interfaces[i]
+		if addrs := in.dhcpAddrs(); in.Name == p.dhcp && len(addrs) > 0 {
+			return []candidate{{why: "the address by DHCP that replaced the one of --iface", iface: in, preferred: addrs, dhcp: in.Name}}
+		}
+	}
+	return nil
 }
 
 // byRegex returns the interfaces with a matching address, of which one becomes the

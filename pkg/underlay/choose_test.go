@@ -35,6 +35,8 @@ func dev(index int, name string, addrs ...string) Interface {
 				a.Tentative = true
 			case "dynamic":
 				a.Host = false
+			case "dhcp":
+				a.DHCP = true
 			case "local":
 				a.Global = false
 			default:

@@ -20,7 +20,8 @@ const (
 // changed. It does not leave an interface that still can be the underlay, and does not
 // take an address that may float while the node's own address is away for a moment. Only
 // the daemon's loop uses it: see daemon.Underlay. The candidates and their order are those
-// of candidates in choose.go; a Chooser changes only the order of default routes (byRoute).
+// of candidates in choose.go; a Chooser only changes the order of default routes (byRoute), and
+// adds the candidate of byDHCP.
 //
 //	what happens                                        what is chosen
 //	a start                                             the first candidate, as Choose
@@ -33,8 +34,11 @@ const (
 //	only an address is left that may float, or a        no choice for adoptAtStart or adoptLater (unless
 //	  pattern matches no other                            there is another candidate), then this address
 //	another address appears beside one that may float   the other address
+//	no interface has the address of --iface any more,   the other address
+//	  and its interface has another one by DHCP
 type Chooser struct {
 	home, last place                    // of the first choice, and of the last one; zero: none yet, or flags have selected it
+	dhcp       string                   // candidate.dhcp of the last choice
 	inUse      []netip.Addr             // addresses of the last choice (zero: the family is off); nil: there was none
 	alone      map[netip.Addr]time.Time // addresses that may float and that no other address replaces, and since when
 }
@@ -50,7 +54,7 @@ func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Dec
 	if c.inUse == nil {
 		patience = adoptAtStart
 	}
-	d, err := decide(s, o, v4, v6, past{home: c.home, last: c.last, inUse: c.inUse, patience: patience, wait: func(a netip.Addr) bool {
+	d, err := decide(s, o, v4, v6, past{home: c.home, last: c.last, dhcp: c.dhcp, inUse: c.inUse, patience: patience, wait: func(a netip.Addr) bool {
 		since, known := c.alone[a]
 		if !known {
 			since = now
@@ -65,7 +69,7 @@ func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Dec
 	if c.home.name == "" || c.home.name == d.place.name { // there with another metric, which counts from now on
 		c.home = d.place
 	}
-	c.last, c.inUse = d.place, []netip.Addr{d.Link.V4, d.Link.V6}
+	c.last, c.inUse, c.dhcp = d.place, []netip.Addr{d.Link.V4, d.Link.V6}, d.dhcp
 	// AtStart is for the log, the status and the doctor (FL111). The zero past: as at a start.
 	if fresh, err := decide(s, o, v4, v6, past{}); err == nil && fresh.Link.Name != d.Link.Name {
 		d.Link.AtStart = fresh.Link.Name
@@ -83,6 +87,7 @@ type place struct {
 // at a start, and no address has to wait.
 type past struct {
 	home, last place
+	dhcp       string // candidate.dhcp of the last choice
 	inUse      []netip.Addr
 	patience   time.Duration // how long wait makes an address wait; only the text of the error has it
 	// wait reports whether an address that may float, and is the best one of its family on

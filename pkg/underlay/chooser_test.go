@@ -58,7 +58,7 @@ func chooseInSteps(t *testing.T, o Options, steps []step) {
 		if got != st.want || err == nil && d.Link.AtStart != st.atStart {
 			t.Errorf("step %d: chosen is %s, at a start %q, want %s, %q; %v", i, got, d.Link.AtStart, st.want, st.atStart, err)
 		}
-		if err != nil && st.eth0 != "" && !logtest.Names(err.Error(), "192.168.1.50/32") {
+		if err != nil && strings.Contains(st.eth0, vip) && !logtest.Names(err.Error(), "192.168.1.50/32") {
 			t.Errorf("step %d: the reason is %v", i, err)
 		}
 	}
@@ -130,6 +130,44 @@ func TestChooserStays(t *testing.T) {
 		{second, own, other, "eth1 100", "eth1 10.1.0.5", ""},
 		{second, own, other, "eth1 100,eth0 200", "eth1 10.1.0.5", ""},
 		{second, own, other, "eth1 100,eth0 50", "eth0 192.168.1.5", ""},
+	})
+}
+
+// DHCP gives the interface another address than the one that --iface names.
+func TestChooserFollowsDHCP(t *testing.T) {
+	const (
+		route    = "eth0 100"
+		byDHCP   = own + " dhcp"
+		next     = "192.168.1.7/24 dhcp"
+		replaced = "eth0 192.168.1.7"
+	)
+	named := Options{Iface: []string{"192.168.1.5"}}
+	chooseInSteps(t, named, []step{
+		{0, byDHCP, "10.1.0.5/16 dhcp", route, "eth0 192.168.1.5", ""},
+		{second, next, "10.1.0.5/16 dhcp", route, replaced, ""},
+		{second, "192.168.1.8/24 dhcp", "", route, "eth0 192.168.1.8", ""},
+		// An address that somebody has set, or that is not of IPv4, is not by DHCP.
+		{second, "192.168.1.9/24", "", route, "!", ""},
+		{second, "192.168.1.9/24,fd00::9/64 dynamic", "", route, "!", ""},
+		{second, "192.168.1.7/24 dhcp tentative,192.168.1.9/24", "", route, "!", ""},
+		{second, "", "10.1.0.5/16 dhcp", route, "!", ""},
+		{second, "192.168.1.9/24," + next, "", route, replaced, ""},
+		{second, next + "," + byDHCP, "", route, "eth0 192.168.1.5", ""},
+		{second, next, "", route, replaced, ""},
+		// Another interface has the address.
+		{second, next, own, route, "eth1 192.168.1.5", ""},
+		{second, next, "10.1.0.5/16 dhcp", route, "!", ""},
+		// The address was not by DHCP when it was chosen last.
+		{second, byDHCP, "", route, "eth0 192.168.1.5", ""},
+		{second, own, "", route, "eth0 192.168.1.5", ""},
+		{second, next, "", route, "!", ""},
+	})
+	chooseInSteps(t, named, []step{{0, next, "", route, "!", ""}}) // at a start
+	// Another flag matches an interface, even if that is down.
+	chooseInSteps(t, Options{Iface: []string{"192.168.1.5", "eth1"}}, []step{
+		{0, byDHCP, "10.1.0.5/16", route, "eth0 192.168.1.5", ""},
+		{second, next, "", route, "!", ""},
+		{second, next, "10.1.0.5/16", route, "eth1 10.1.0.5", ""},
 	})
 }
 

@@ -48,6 +48,7 @@ type Addr struct {
 	Deprecated   bool         // not to be used for new connections
 	Tentative    bool         // duplicate address detection is running or has failed
 	SelfAssigned bool         // IPv4: Windows chose it because there is no DHCP server (APIPA)
+	DHCP         bool         // IPv4, Windows: a DHCP server gave it, and may give another one instead
 }
 
 // Default is a default route.

@@ -6,35 +6,60 @@ import (
 	"time"
 
 	"flannel/internal/test/hnstest"
-	"flannel/pkg/dataplane"
+	"flannel/pkg/underlay"
+	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
 )
 
-// The host's address changed, and HNS keeps the former one of its network or not. An overlay that would send from an
-// address that is nobody's is made again; a bridge sends from none.
+// The host's address changed, by an administrator or DHCP, and HNS keeps the former one of its network or not. An overlay that
+// would send from an address that is nobody's is made again; a bridge sends from none. Nobody restores the former address, and
+// a Chooser follows the change, with --iface=Ethernet or, with DHCP, with the former address.
 func TestHostReaddressed(t *testing.T) {
 	for _, kind := range kinds {
 		for _, keeps := range []bool{false, true} {
-			onWindows(t, devicesOf(kind), hnstest.Knobs{FirstIP: keeps}, func(w *windows) {
-				w.bring(time.Minute)
-				w.mends(time.Minute)
-				before := w.network.ID
-				other := netip.MustParsePrefix("10.99.0.77/24")
-				if err := w.m.Admin().Readdress("vEthernet (Ethernet)", other); err != nil {
-					t.Fatal(err)
-				}
-				w.devices = []dataplane.Device{w.devices[0]} // as the daemon's choice of the underlay follows
-				edit(&w.devices[0], func(n *dataplane.Network) { n.Local = other.Addr() })
-				w.mends(3 * time.Minute)
-				if again := w.network.ID != before; again != (keeps && kind == overlayKind) {
-					t.Errorf("%s, keeps %t: made again %t", kind, keeps, again)
-				}
-				if kind == overlayKind && w.network.ManagementIP != other.Addr() {
-					t.Errorf("it sends from %s", w.network.ManagementIP)
-				}
-				if n := w.log.Count("cause=" + causeNetworkRemade); n > 1 {
-					t.Errorf("%s, keeps %t: %d times made again", kind, keeps, n)
-				}
-			})
+			for _, dhcp := range []bool{false, true} {
+				onWindows(t, devicesOf(kind), hnstest.Knobs{FirstIP: keeps}, func(w *windows) {
+					admin, iface := w.m.Admin(), "Ethernet"
+					readdress := admin.Readdress
+					if dhcp {
+						if err := admin.Configure("Ethernet", hns.Persistent{DHCP: true}); err != nil {
+							t.Fatal(err)
+						}
+						readdress, iface = admin.Lease, hostconfig.Addresses(admin.Adapter("Ethernet"))[0].Prefix.Addr().String()
+					}
+					var chooser underlay.Chooser
+					follow := func() {
+						o := underlay.Options{Iface: []string{iface}}
+						d, err := chooser.Choose(time.Now(), snap(t, w.m, o), o, true, false)
+						if err != nil {
+							t.Fatal(err)
+						}
+						w.local(netip.PrefixFrom(d.Link.V4, 24))
+					}
+					follow()
+					w.bring(time.Minute)
+					w.mends(time.Minute)
+					before := w.network.ID
+					other := netip.MustParsePrefix("10.99.0.77/24")
+					if err := readdress("vEthernet (Ethernet)", other); err != nil {
+						t.Fatal(err)
+					}
+					follow()
+					w.mends(3 * time.Minute)
+					if again := w.network.ID != before; again != (keeps && kind == overlayKind) {
+						t.Errorf("%s, keeps %t, DHCP %t: made again %t", kind, keeps, dhcp, again)
+					}
+					if kind == overlayKind && w.network.ManagementIP != other.Addr() {
+						t.Errorf("it sends from %s", w.network.ManagementIP)
+					}
+					if got := hostconfig.Addresses(admin.Adapter("vEthernet (Ethernet)")); len(got) != 1 || got[0].Prefix != other || got[0].Manual == dhcp {
+						t.Errorf("%s, keeps %t, DHCP %t: the host has %+v", kind, keeps, dhcp, got)
+					}
+					if n := w.log.Count("cause=" + causeNetworkRemade); n > 1 {
+						t.Errorf("%s, keeps %t: %d times made again", kind, keeps, n)
+					}
+				})
+			}
 		}
 	}
 }

@@ -131,6 +131,7 @@ func toInterface(a hns.Adapter) underlay.Interface {
 			SelfAssigned: ip.Is4() && ip.IsLinkLocalUnicast() && !own.Manual,
 			Host:         own.Manual && own.Prefix.IsSingleIP(),
 		}
+		addr.DHCP = ip.Is4() && addr.Global && !own.Manual
 		if own.Prefix.Bits() < ip.BitLen() { // /32 and /128 make no network on-link
 			addr.Net = own.Prefix.Masked()
 		}

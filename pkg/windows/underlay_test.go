@@ -102,6 +102,41 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
+// A Chooser follows the adapter, itself and behind a switch, if DHCP replaces the address that --iface names, and not if an
+// administrator does, or if the replaced address was set by an administrator.
+func TestReplacedByDHCP(t *testing.T) {
+	m := hnstest.NewFor(t)
+	admin, host := m.Admin(), "Ethernet"
+	if err := admin.Configure(host, hns.Persistent{DHCP: true}); err != nil {
+		t.Fatal(err)
+	}
+	var c underlay.Chooser
+	check := func(change error, want string) {
+		t.Helper()
+		o := underlay.Options{Iface: []string{"10.99.0.150"}}
+		d, err := c.Choose(time.Unix(1e9, 0), snap(t, m, o), o, true, false)
+		if got := d.Link.V4; change != nil || err == nil != (want != "") || err == nil && (got != ip(want) || d.Link.Name != "Ethernet") {
+			t.Errorf("chosen is %s %s, want %q; %v, %v", d.Link.Name, got, want, change, err)
+		}
+	}
+	check(nil, "10.99.0.150")
+	check(admin.Lease(host, pfx("10.99.0.77/24")), "10.99.0.77")
+	overlayOn(t, m, "Ethernet", "flannel.4096")
+	host = "vEthernet (Ethernet)"
+	check(nil, "10.99.0.77")
+	check(admin.Lease(host, pfx("10.99.0.78/24")), "10.99.0.78")
+	check(admin.Lease(host), "")
+	check(admin.Readdress(host, pfx("10.99.0.79/24")), "")
+	check(admin.Lease(host, pfx("169.254.149.216/16")), "")
+	check(admin.Readdress(host, pfx("10.99.0.150/24")), "10.99.0.150")
+	check(admin.Lease(host, pfx("10.99.0.78/24")), "")
+	for i, a := range toInterface(adapter(2, "LAN 2", 2, "10.98.0.2/24", "169.254.3.4/16", "127.0.0.1/8", "fd00::2/64")).Addrs {
+		if a.DHCP != (i == 0) {
+			t.Errorf("%s is by DHCP: %t", a.IP, a.DHCP)
+		}
+	}
+}
+
 // TestOutage checks that Watch notifies of an address that is added later.
 func TestOutage(t *testing.T) {
 	m := hnstest.New()
