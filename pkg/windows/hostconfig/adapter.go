@@ -128,9 +128,9 @@ func Addresses(a hns.Adapter) []hns.Address {
 	})
 }
 
-// HasAPIPA reports whether the adapter has an address of 169.254.0.0/16, which
+// hasAPIPA reports whether the adapter has an address of 169.254.0.0/16, which
 // Windows assigns when DHCP has not answered.
-func HasAPIPA(a hns.Adapter) bool {
+func hasAPIPA(a hns.Adapter) bool {
 	return slices.ContainsFunc(a.Addrs, func(addr hns.Address) bool {
 		return addr.Prefix.Addr().Is4() && addr.Prefix.Addr().IsLinkLocalUnicast()
 	})

@@ -302,7 +302,7 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, routes []hns.Route, missing 
 	// A lease is any IPv4 address that is not set by hand, where the snapshot has a static configuration.
 	hasLease := snapshot.becameDHCP(host) && slices.ContainsFunc(Addresses(host), snapshot.isLease)
 	var add []netip.Prefix
-	if elapsed >= k.limits.Address || HasAPIPA(host) || hasLease && elapsed >= k.limits.Rest { // Windows has finished
+	if elapsed >= k.limits.Address || hasAPIPA(host) || hasLease && elapsed >= k.limits.Rest { // Windows has finished
 		add = append(add, missing.manual...)
 	}
 	if len(add) > 0 && snapshot.becameDHCP(host) {
