@@ -67,14 +67,15 @@ func (k *Keeper) begin() {
 
 // RecordGood remembers what host has now, when its network works. Save uses it
 // if the host has lost its addresses by then. It returns the text of the static
-// configuration that SaveGood has to write, for the time after the next boot; "": none.
+// configuration that SaveGood has to write, for the time after the next boot; "": none. If
+// what host has cannot be read, a later pass remembers it.
 func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) (unsaved string) {
 	k.lock()
 	defer k.mu.Unlock()
-	s := k.newSnapshot(host, physical, routes)
+	s, err := k.newSnapshot(host, physical, routes)
 	// After a boot, begin makes LastGood the snapshot. If the boot is unknown, that was not
 	// done, and LastGood must not be replaced by what the boot may have changed.
-	if len(s.Addresses) == 0 || k.journal.Snapshot != nil || k.boot == "" {
+	if err != nil || len(s.Addresses) == 0 || k.journal.Snapshot != nil || k.boot == "" {
 		return ""
 	}
 	k.good = s

@@ -25,6 +25,17 @@ func staticSnapshot(m *hnstest.Machine) *Snapshot {
 		Routes: []SavedRoute{{netip.MustParsePrefix("0.0.0.0/0"), hnstest.Gateway, 10}}}
 }
 
+// snapshotOf returns what an adapter without a switch has.
+func snapshotOf(t *testing.T, m *hnstest.Machine, name string) *Snapshot {
+	t.Helper()
+	a := m.Admin().Adapter(name)
+	s, err := (&Keeper{stack: m}).newSnapshot(a, a, m.Admin().Routes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // keeper returns a Keeper that waits for nothing, with a journal on a machine whose static adapter has become DHCP.
 func keeper(t *testing.T, m *hnstest.Machine, stack hns.Stack, j Journal) *Keeper {
 	t.Helper()

@@ -46,8 +46,7 @@ func (r *rig) setGateway(gateway string) {
 func TestOtherSnapshotMeanwhile(t *testing.T) {
 	withJournal(t, func(j *Journal, m *hnstest.Machine) { j.Snapshot = staticSnapshot(m); j.Snapshot.AtBoot = true }, func(r *rig) {
 		admin := r.m.Admin()
-		lan := admin.Adapter("LAN 2")
-		other := r.newSnapshot(lan, lan, admin.Routes())
+		other := snapshotOf(t, r.m, "LAN 2")
 		other.Written = other.Written.Add(time.Minute)
 		r.m.Turn(func(k *hnstest.Knobs) { k.StoredOnly = true })
 		r.setGateway("10.99.0.254")
@@ -95,8 +94,7 @@ func TestOtherSnapshotBeforeDeletion(t *testing.T) {
 	} {
 		withStatic(t, func(r *rig) {
 			admin := r.m.Admin()
-			lan := admin.Adapter("LAN 2")
-			other := r.newSnapshot(lan, lan, admin.Routes())
+			other := snapshotOf(t, r.m, "LAN 2")
 			other.Written = other.Written.Add(time.Minute)
 			if err := errors.Join(admin.Readdress("LAN 2"), c.begin(r)); err != nil { // none
 				t.Fatal(err)

@@ -78,7 +78,8 @@ type Limits struct {
 //
 // "Wait" means that Restore returns a dataplane.WaitError. It keeps the driver from
 // making or using a network, as every error of Restore does. With a snapshot from
-// before a boot (AtBoot), Restore waits also while Windows refuses something.
+// before a boot (AtBoot), Restore waits also while Windows refuses something. DNS servers
+// that DHCP gave are never missing (Snapshot.servers).
 type Keeper struct {
 	path   string // of the journal
 	limits Limits

@@ -31,7 +31,11 @@ func (k *Keeper) Save(host, physical hns.Adapter, adapters []hns.Adapter, routes
 	}
 	k.lock()
 	defer k.mu.Unlock()
-	next, earlier := k.newSnapshot(host, physical, routes), k.journal.Snapshot
+	next, err := k.newSnapshot(host, physical, routes)
+	if err != nil {
+		return err
+	}
+	earlier := k.journal.Snapshot
 	switch {
 	case earlier.isOf(physical, adapters) && !earlier.missing(host, routes).none(): // something is missing still
 		next = earlier

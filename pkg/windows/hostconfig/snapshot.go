@@ -1,11 +1,13 @@
 package hostconfig
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
 
@@ -25,14 +27,22 @@ type Snapshot struct {
 	MTU       int `json:",omitempty"` // bytes; 0: unknown
 	Addresses []SavedAddress
 	Routes    []SavedRoute `json:",omitempty"` // made by programs, which include the DHCP client
-	DNS       []netip.Addr `json:",omitempty"`
+	DNS       []netip.Addr `json:",omitempty"` // with DHCP, only former versions wrote it, with those that DHCP gave: see servers
+	ManualDNS []netip.Addr `json:",omitempty"` // with DHCP: those that somebody has set
 }
 
 // newSnapshot returns what host has: the adapter with the host's addresses.
-// physical is the same adapter, or the one behind it.
-func (k *Keeper) newSnapshot(host, physical hns.Adapter, routes []hns.Route) *Snapshot {
+// physical is the same adapter, or the one behind it. The error IsUnknown.
+func (k *Keeper) newSnapshot(host, physical hns.Adapter, routes []hns.Route) (*Snapshot, error) {
 	s := &Snapshot{Written: time.Now().UTC().Truncate(time.Second), Adapter: physical.Name, GUID: physical.GUID, MAC: physical.MAC,
 		DHCP: host.DHCP, DNS: host.DNS, MTU: host.MTU}
+	if host.DHCP { // SetDNS would make those that DHCP gave manual ones for good
+		servers, err := k.stack.ManualDNS(host.Index)
+		if err != nil {
+			return nil, reconcile.Unknown(fmt.Errorf("read the DNS servers that were set on %s: %w", host.Name, err))
+		}
+		s.DNS, s.ManualDNS = nil, servers
+	}
 	// The list of adapters does not say whether a metric is automatic. An error
 	// means that it is unknown.
 	v4, _ := k.stack.Interface(host.Index, false)
@@ -54,7 +64,15 @@ func (k *Keeper) newSnapshot(host, physical hns.Adapter, routes []hns.Route) *Sn
 			s.Routes = append(s.Routes, SavedRoute{r.Dst, r.NextHop, r.Metric})
 		}
 	}
-	return s
+	return s, nil
+}
+
+// servers returns the DNS servers that are restored: those that DHCP gave are not.
+func (s *Snapshot) servers() []netip.Addr {
+	if s.DHCP {
+		return s.ManualDNS
+	}
+	return s.DNS
 }
 
 // static returns the manual IPv4 addresses if the adapter had no DHCP; nil: DHCP
@@ -104,7 +122,8 @@ func (s *Snapshot) without(networks []netip.Prefix) *Snapshot {
 // were taken. MAC and AtBoot do not count. A nil Snapshot equals none.
 func (s *Snapshot) equal(o *Snapshot) bool {
 	return s != nil && o != nil && s.Adapter == o.Adapter && s.GUID == o.GUID && s.DHCP == o.DHCP &&
-		s.V4Metric == o.V4Metric && s.V6Metric == o.V6Metric && s.MTU == o.MTU && slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.Routes, o.Routes) && slices.Equal(s.DNS, o.DNS)
+		s.V4Metric == o.V4Metric && s.V6Metric == o.V6Metric && s.MTU == o.MTU && slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.Routes, o.Routes) &&
+		slices.Equal(s.DNS, o.DNS) && slices.Equal(s.ManualDNS, o.ManualDNS)
 }
 
 // physical returns the physical adapter of the snapshot. The GUID counts before the
@@ -221,10 +240,10 @@ func (s *Snapshot) missing(host hns.Adapter, routes []hns.Route) (l losses) {
 			l.routes = append(l.routes, r)
 		}
 	}
-	// DNS servers and DHCP count to IPv4. With DHCP, other DNS servers than the saved ones are those of the lease.
+	// DNS servers and DHCP count to IPv4.
 	v4 := netip.IPv4Unspecified()
-	if lacksAny(host.DNS, s.DNS) && !replaced(v4) && (!s.DHCP || len(host.DNS) == 0) {
-		l.dns = s.DNS
+	if lacksAny(host.DNS, s.servers()) && !replaced(v4) {
+		l.dns = s.servers()
 	}
 	l.settings = !replaced(v4) && (s.becameDHCP(host) || hasLease) || s.lacksSettings(host)
 	return l

@@ -154,8 +154,7 @@ func TestUnwritableJournal(t *testing.T) {
 	m := hnstest.New()
 	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
 	admin := m.Admin()
-	host := admin.Adapter("Ethernet")
-	last := (&Keeper{stack: m}).newSnapshot(host, host, admin.Routes()).static4()
+	last := snapshotOf(t, m, "Ethernet").static4()
 	if err := errors.Join(admin.Configure("Ethernet", hns.Persistent{DHCP: true}), admin.SetCategory("Ethernet", hns.Public)); err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +169,7 @@ func TestUnwritableJournal(t *testing.T) {
 	for range 10 {
 		err = k.Restore(nil)
 	}
-	host = admin.Adapter("Ethernet")
+	host := admin.Adapter("Ethernet")
 	if !HasAddress(host, hnstest.HostAddr.Addr()) || !slices.Equal(host.DNS, last.DNS) || admin.Category("Ethernet") != hns.Private || k.Pending() || err != nil {
 		t.Errorf("the host has %+v, its network is %v; pending: %t, %v", host, admin.Category("Ethernet"), k.Pending(), err)
 	}
@@ -211,7 +210,7 @@ func TestSettledIsWritten(t *testing.T) {
 			m := hnstest.New()
 			defer m.Close() //nolint:errcheck // it counts handles, of which there are none
 			host := m.Admin().Adapter("Ethernet")
-			saved, limits := (&Keeper{stack: m}).newSnapshot(host, host, m.Admin().Routes()), Limits{}
+			saved, limits := snapshotOf(t, m, "Ethernet"), Limits{}
 			if saved.AtBoot = c.atBoot; c.atBoot {
 				saved.DNS, limits.Rest = []netip.Addr{netip.MustParseAddr("10.99.0.53")}, time.Hour // so that the snapshot stays
 			}
