@@ -11,6 +11,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
 )
 
 // cleanup is the work of the command cleanup, in a process without the daemon's
@@ -74,14 +75,20 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 }
 
 // deleteLeftover deletes a network. If the host does not have the settings of another adapter
-// back, from which the network before was deleted, it waits for these first.
+// back, from which the network before was deleted, it waits for these first. A host without
+// addresses may have lost them by the network, so this does not keep it.
 func (d *Driver) deleteLeftover(ctx context.Context, n hns.Network) error {
-	err := d.deleteNetwork(ctx, n, causeUnwanted, "cleanup removes it")
+	const reason = "cleanup removes it"
+	err := d.deleteNetwork(ctx, n, causeUnwanted, reason)
+	var restored error
 	if wait := (*dataplane.WaitError)(nil); errors.As(err, &wait) && d.hostConfig.Unfinished() {
-		restored := d.waitRestored(ctx)
-		err = errors.Join(restored, d.deleteNetwork(ctx, n, causeUnwanted, "cleanup removes it"))
+		restored = d.waitRestored(ctx)
+		err = d.deleteNetwork(ctx, n, causeUnwanted, reason)
 	}
-	return err
+	if errors.Is(err, hostconfig.ErrNothingToSave) {
+		err = d.removeNetwork(ctx, n, causeUnwanted, reason)
+	}
+	return errors.Join(restored, err)
 }
 
 // leftovers returns the networks of ours. Those of flanneld prepare are last:

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"flannel/internal/test/hnstest"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
 )
 
 // Windows refuses to delete a route to a peer, and then loses it with the network: the host does not get it back. It gets back
@@ -31,6 +33,35 @@ func TestCleanupRestoresNoPeer(t *testing.T) {
 route 10.244.77.0/24 via 0.0.0.0 on Ethernet
 route 169.254.169.254/32 via 10.99.0.1 on Ethernet`)
 	})
+}
+
+// A host by DHCP without addresses has nothing to save, and does not keep its network. One that had a static address, which
+// only the journal still has, keeps both.
+func TestCleanupWithoutAddress(t *testing.T) {
+	for _, dhcp := range []bool{false, true} {
+		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+			admin := w.m.Admin()
+			if dhcp {
+				if err := admin.Configure("Ethernet", hns.Persistent{DHCP: true}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(20 * time.Second) // longer than the outage
+				w.local(hostconfig.Addresses(admin.Adapter("Ethernet"))[0].Prefix)
+			}
+			w.bring(5 * time.Minute)
+			w.mends(time.Minute)
+			if err := admin.Readdress("vEthernet (Ethernet)"); err != nil { // none
+				t.Fatal(err)
+			}
+			w.restart()
+			removed, err := w.cleanup(w.t.Context(), []netip.Prefix{winNetwork}, false)
+			waits := errors.As(err, new(*dataplane.WaitError))
+			j, readErr := hostconfig.ReadJournal(w.opts.journalPath())
+			if waits == dhcp || (err == nil) != dhcp || (len(admin.Networks()) == 0) != dhcp || len(removed) != 1 || (j.LastGood == nil) != dhcp || readErr != nil {
+				t.Errorf("DHCP %t: removed %q, %v; HNS has %s, and the journal %+v, %v", dhcp, removed, err, admin.Networks(), j, readErr)
+			}
+		})
+	}
 }
 
 // isDenied reports whether err is that of a call that was denied.

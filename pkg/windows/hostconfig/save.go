@@ -7,6 +7,7 @@
 package hostconfig
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"time"
@@ -15,13 +16,18 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
+// ErrNothingToSave is in the error of Save if the host has no address, and if no former one is
+// known.
+var ErrNothingToSave = errors.New("without one, a network reaches nobody, and there are no settings to save")
+
 // Save writes what host has to the journal. It is called before a step that may
 // take this away. An earlier snapshot of the adapter of which something is still missing
 // stays; one of another adapter stays until it is restored (awaitOther). If the host has
 // no address now, the last good snapshot of the adapter is saved (RecordGood). host is
 // physical, or the virtual adapter of the switch on it; adapters are all of the machine.
-// After an error, the caller does not take the step, except to delete networks because
-// nobody has been able to reach the host for minutes (Driver.rollBack): it only logs the error.
+// After an error, the caller does not take the step, with two exceptions: Driver.rollBack
+// deletes networks because nobody has been able to reach the host for minutes, and only logs
+// the error, and cleanup deletes them after ErrNothingToSave.
 func (k *Keeper) Save(host, physical hns.Adapter, adapters []hns.Adapter, routes []hns.Route) error {
 	if err := k.awaitOther(physical, adapters); err != nil {
 		return err
@@ -42,8 +48,11 @@ func (k *Keeper) Save(host, physical hns.Adapter, adapters []hns.Adapter, routes
 	case len(next.Addresses) > 0: // next is what host has now
 	case k.good.isOf(physical, adapters):
 		next = k.good
+	case k.journal.LastGood.isOf(physical, adapters): // of an earlier run; somebody may have changed the host to DHCP since
+		return dataplane.Waiting(CauseNoAddress, "%s to have an address, such as the last static one, %v: a network without one reaches nobody",
+			physical.Name, k.journal.LastGood.static())
 	default:
-		return dataplane.Waiting(CauseNoAddress, "%s to have an address: a network without one reaches nobody", physical.Name)
+		return dataplane.Waiting(CauseNoAddress, "%s to have an address: %w", physical.Name, ErrNothingToSave)
 	}
 	next = next.without(k.pods)
 	if earlier.equal(next) {
