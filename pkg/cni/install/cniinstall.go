@@ -18,7 +18,8 @@
 //	usable, source as applied        none, whatever others have edited
 //
 // A plugin is replaced by its source when it differs, unless its answer to CNI's
-// VERSION says that it is newer, or of another maker.
+// VERSION says that it is newer, or of another maker. While the source cannot be asked for
+// a reason of the machine, such as a lack of memory, the installed plugin stays.
 package install
 
 import (

@@ -2,6 +2,7 @@ package install
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,10 +26,13 @@ type identity struct {
 }
 
 var (
-	// errNoPlugin means that a program does not answer VERSION in time, or may not be
+	// errNoPlugin means that a program ends without an answer to VERSION, or may not be
 	// executed, so that no runtime can use it. It is replaced by ours, after a wait, since
 	// another program may be writing it (comparePlugins).
 	errNoPlugin = errors.New("does not answer VERSION")
+	// errNotNow means that a program could not be started for a reason that may pass
+	// (temporary), or did not answer in time. The machine may be short of memory or slow.
+	errNotNow = errors.New("cannot be asked for VERSION at the moment")
 	// errCannotAsk means that a program cannot be started in this container. It
 	// may work on the node, so it is kept.
 	errCannotAsk = errors.New("cannot be run in this container")
@@ -37,7 +41,7 @@ var (
 // versionTimeout is the timeout for the answer to VERSION.
 const versionTimeout = 5 * time.Second
 
-// identify calls VERSION of the plugin at path. The error is errNoPlugin or
+// identify calls VERSION of the plugin at path. The error is errNoPlugin, errNotNow or
 // errCannotAsk.
 func identify(path string) (id identity, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), versionTimeout)
@@ -51,7 +55,10 @@ func identify(path string) (id identity, err error) {
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	err = cmd.Run()
+	isCause := func(cause error) bool { return errors.Is(err, cause) }
 	switch {
+	case err != nil && ctx.Err() != nil, slices.ContainsFunc(temporary, isCause):
+		return id, fmt.Errorf("%s %w: %w", path, errNotNow, cmp.Or(ctx.Err(), err))
 	case errors.Is(err, fs.ErrNotExist): // its interpreter or dynamic loader is missing
 		return id, errCannotAsk
 	case json.Unmarshal(out.Bytes(), &id) != nil || err != nil || len(id.Supported) == 0:

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
@@ -13,13 +14,8 @@ const (
 	of2021   = "#!/bin/sh\necho '{\"cniVersion\":\"0.4.0\",\"supportedVersions\":[\"0.4.0\"]}'\n"
 	noLoader = "#!/of/another/distribution\n"
 	silent   = "#!/bin/sh\nexit 0\n"
+	hangs    = "#!/bin/sh\nexec sleep 1000\n"
 )
-
-func (n *node) program(path, text string) {
-	n.t.Helper()
-	n.write(path, text)
-	n.must(os.Chmod(path, 0o755))
-}
 
 // A plugin that is newer, or of another maker, is kept unless ReplacePlugin is set.
 func TestOtherPluginsAreKept(t *testing.T) {
@@ -72,4 +68,41 @@ func TestKeepLeavesOtherPlugins(t *testing.T) {
 	n.until("restored after removal", func() bool { return n.read(n.PluginTo) == oursNow })
 	n.write(n.PluginTo, "\x7fELF")
 	n.until("restored after damage", func() bool { return n.read(n.PluginTo) == oursNow })
+}
+
+// A plugin that answers is kept as well while its source cannot be started.
+func TestKeptUntilCompared(t *testing.T) {
+	n := newNode(t)
+	n.program(n.PluginFrom, oursNow)
+	n.program(n.PluginTo, upstream)
+	n.ConfFrom = ""
+	n.keptWhileOpen()
+	if done, err := n.Install(slog.New(n.log)); err != nil || !strings.Contains(done[0].Reason, "another maker") {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// If the source does not answer in time either, the machine may be slow: the installed plugin is kept.
+func TestNoAnswerOfBothInTime(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.program(n.PluginFrom, hangs+"# ours")
+	n.program(n.PluginTo, hangs)
+	n.ConfFrom = ""
+	if done, err := n.Install(slog.New(n.log)); !errors.Is(err, errNotNow) || n.read(n.PluginTo) != hangs {
+		t.Errorf("%+v, %v\n%s", done, err, n.read(n.PluginTo))
+	}
+}
+
+// If the source answers, an installed plugin that does not answer in time is replaced.
+func TestNoAnswerInTime(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.program(n.PluginFrom, oursNow)
+	n.program(n.PluginTo, hangs)
+	n.ConfFrom = ""
+	n.until("replaced", func() bool { // a busy machine may need more than one attempt
+		_, err := n.Install(slog.New(n.log))
+		return err == nil && n.read(n.PluginTo) == oursNow
+	})
 }

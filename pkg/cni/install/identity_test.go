@@ -1,9 +1,47 @@
 package install
 
 import (
+	"errors"
+	"log/slog"
+	"os"
 	"strings"
 	"testing"
+	"time"
 )
+
+// keptWhileOpen tests that the installed plugin stays while another program has its source open
+// for writing, so that the source cannot be started. Both are executable files.
+func (n *node) keptWhileOpen() {
+	n.t.Helper()
+	before := n.read(n.PluginTo)
+	f, err := os.OpenFile(n.PluginFrom, os.O_WRONLY, 0)
+	n.must(err)
+	defer f.Close() //nolint:errcheck // nothing was written
+	if done, err := n.Install(slog.New(n.log)); !errors.Is(err, errNotNow) || len(done) > 0 {
+		n.t.Errorf("installed: %+v, %v", done, err)
+	}
+	targets, err := n.plugins()
+	n.must(err)
+	k := &keeper{target: targets[0], log: slog.New(n.log)}
+	if _, err := k.pass(time.Now()); !errors.Is(err, errNotNow) {
+		n.t.Error("kept:", err)
+	}
+	if n.read(n.PluginTo) != before {
+		n.t.Error("the installed plugin was replaced")
+	}
+}
+
+// A plugin is kept until its source can be started. If that is not a program, there is nothing to compare.
+func TestKeptUntilSourceIsAsked(t *testing.T) {
+	n := newNode(t)
+	n.ConfFrom, n.PluginFrom, n.PluginTo = "", n.path("flannel.exe"), n.path("bin/flannel.exe") // Windows starts no other files
+	n.program(n.PluginFrom, "a program")
+	n.program(n.PluginTo, "another program")
+	n.keptWhileOpen()
+	if done, err := n.Install(slog.New(n.log)); err != nil || done[0].Result != "written" {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
 
 func TestReasonToKeep(t *testing.T) {
 	upTo := func(n int) []string {

@@ -77,6 +77,12 @@ func (n *node) write(path, text string) {
 	n.must(os.WriteFile(path, []byte(text), 0o644))
 }
 
+func (n *node) program(path, text string) {
+	n.t.Helper()
+	n.write(path, text)
+	n.must(os.Chmod(path, 0o755))
+}
+
 func (n *node) read(path string) string {
 	text, _ := os.ReadFile(path)
 	return string(text)

@@ -75,9 +75,9 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		next.reason = "missing"
 	case err == nil && info.Mode().IsRegular() && !f.ReplacePlugin:
-		kept, broken := comparePlugins(from, to)
-		if kept != "" {
-			return plan{kept: kept}, nil
+		kept, broken, err := comparePlugins(from, to)
+		if kept != "" || err != nil {
+			return plan{kept: kept}, err
 		}
 		next.awaitStable, next.found = broken != nil, broken
 	}
@@ -87,27 +87,37 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 // comparePlugins compares the installed plugin with its source. kept says why the installed
 // one is left in place, because a configuration may need what ours lacks; "": it is
 // replaced. broken is the digest of its content if it is not a usable plugin, which
-// includes one that another program is writing.
-func comparePlugins(from, to string) (kept string, broken []byte) {
+// includes one that another program is writing. An error means that the plugins cannot be
+// compared at the moment. The source is asked after the installed plugin: that the
+// source answers shows that the machine is not to blame if the installed one does not.
+//
+//	source                        installed plugin         result
+//	errNotNow                     any                      error: the installed plugin stays
+//	errNoPlugin or errCannotAsk   any                      replaced: there is nothing to compare
+//	answers                       errCannotAsk             kept
+//	answers                       errNoPlugin, errNotNow   broken
+//	answers                       answers                  see reasonToKeep
+func comparePlugins(from, to string) (kept string, broken []byte, err error) {
 	content, err := digest(to)
-	if err != nil { // whatever cannot be read is replaced
-		return "", nil
+	if err != nil {
+		return "", nil, nil //nolint:nilerr // whatever cannot be read is replaced
 	}
 	if source, err := digest(from); err != nil || bytes.Equal(source, content) {
-		return "", nil // only its mode is wrong
+		return "", nil, nil //nolint:nilerr // only its mode is wrong
 	}
+	installed, failed := identify(to)
 	ours, err := identify(from)
-	if err != nil {
-		return "", nil // ours does not run on this machine: there is nothing to compare
-	}
-	installed, err := identify(to)
 	switch {
-	case errors.Is(err, errCannotAsk):
-		return "it " + err.Error(), nil
+	case errors.Is(err, errNotNow):
+		return "", nil, fmt.Errorf("compare with the installed CNI plugin: %w", err)
 	case err != nil:
-		return "", content
+		return "", nil, nil // ours does not run on this machine
+	case errors.Is(failed, errCannotAsk):
+		return "it " + failed.Error(), nil, nil
+	case failed != nil:
+		return "", content, nil
 	}
-	return ours.reasonToKeep(installed), nil
+	return ours.reasonToKeep(installed), nil, nil
 }
 
 // digest returns a hash of the content of a file. A plugin has megabytes, which would stay
