@@ -2,11 +2,13 @@ package windows
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"flannel/internal/test/hnstest"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/underlay"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -49,6 +51,100 @@ func TestUnderlayMoves(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Two adapters have addresses by DHCP and default routes, and the daemon chooses between them. While the network is made, and
+// while the cable is out for a moment, the second one is the underlay: the network stays, also if the cable is out twice, and
+// HNS does not answer in between. If the cable stays out, the network moves.
+func TestUnderlayMovesForAMoment(t *testing.T) {
+	for _, kind := range kinds {
+		onWindows(t, devicesOf(kind), hnstest.Knobs{Outage: 20 * time.Second}, func(w *windows) {
+			admin := w.m.Admin()
+			w.m.Plug(hns.Adapter{Name: "LAN 2", Description: "another", MTU: 1500, MAC: dataplane.MAC{2, 0, 0, 0, 0, 9}, Up: true, DHCP: true,
+				Addrs: []hns.Address{{Prefix: netip.MustParsePrefix("10.98.0.2/24"), Preferred: true}}},
+				hns.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: netip.MustParseAddr("10.98.0.1"), Metric: 500, Ours: true})
+			if err := admin.Configure("Ethernet", hns.Persistent{DHCP: true}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(30 * time.Second)
+			var chooser underlay.Chooser
+			chosen := map[string]bool{}
+			follow := func(d time.Duration) { // as the daemon's loop does
+				for began := time.Now(); time.Since(began) < d; time.Sleep(500 * time.Millisecond) {
+					if w.AwaitHostAddrs(t.Context()) == nil {
+						if c, err := chooser.Choose(time.Now(), snap(t, w.m, underlay.Options{}), underlay.Options{}, true, false); err == nil {
+							w.devices = slices.Clone(w.devices)
+							edit(&w.devices[0], func(n *dataplane.Network) { n.Parent, n.Local = c.Link.Name, c.Link.V4 })
+							chosen[c.Link.Name] = true
+						}
+					}
+					_ = w.pass()
+				}
+			}
+			follow(3 * time.Minute)
+			if n := w.log.Count("cause=" + causeNetworkMade); n != 1 || !w.step || !chosen["LAN 2"] {
+				t.Fatalf("%d networks were made, chosen were %v: %q", n, chosen, w.problems)
+			}
+			id := w.network.ID
+			plug := func(up bool) {
+				for _, a := range []string{"Ethernet", "vEthernet (Ethernet)"} {
+					if err := admin.SetUp(a, up); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			out := func() { // for a moment
+				t.Helper()
+				clear(chosen)
+				plug(false)
+				follow(2 * time.Second)
+				if !chosen["LAN 2"] {
+					t.Fatalf("chosen were %v: %q", chosen, w.problems)
+				}
+			}
+			stays := func() {
+				t.Helper()
+				plug(true)
+				follow(time.Minute)
+				if w.network == nil || w.network.ID != id || !w.step {
+					t.Fatalf("the network was made again, chosen were %v: %q", chosen, w.problems)
+				}
+			}
+			out()
+			stays()
+			out()
+			w.m.Fail(hnstest.Fault{Code: hns.RPCServerUnavailable})
+			plug(true)
+			follow(100 * time.Second)
+			if n, _ := dataplane.NetworkOf(w.devices[0].Kind); n.Parent == "LAN 2" {
+				t.Fatal("the first adapter is not wanted again")
+			}
+			out()
+			w.m.Heal()
+			follow(5 * time.Second)
+			stays()
+			plug(false)
+			follow(4 * time.Minute)
+			if w.network == nil || w.network.Adapter != "LAN 2" || !w.step {
+				t.Errorf("the network did not move: %q", w.problems)
+			}
+		})
+	}
+}
+
+// prepare for another adapter moves its network there without waiting, since its adapter is fixed.
+func TestPrepareMoves(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+		w.plugOther()
+		if _, _, err := w.prepared(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		edit(&w.devices[0], func(n *dataplane.Network) { n.Parent, n.Local = "LAN 2", netip.MustParseAddr("10.98.0.2") })
+		p, waits, err := w.prepared(5 * time.Minute)
+		if err != nil || p.Adapter != "LAN 2" || slices.Contains(waits, causeUnderlayMoves) {
+			t.Errorf("%+v, %v, waited for %q", p, err, waits)
+		}
+	})
 }
 
 // Networks of ours are on both adapters, and cleanup deletes them: both adapters get back what they had.

@@ -131,12 +131,13 @@ type Driver struct {
 	noHostRoute     string             // ID of the network for which HNS refused the policy HostRoute
 	misplaced       misplaced          // the network that HNS put on another adapter
 	wrongIP         wrongManagementIP
-	dead            deadSwitch
-	rolledBack      int       // how often rollBack has freed the adapter since the host had its addresses; at most 8
-	notBefore       time.Time // when createNetwork may try again after that
-	deletedAt       time.Time // when HNS was last asked to delete a network
-	tries           tries     // of changes that HNS refused
-	mayHaveUnwanted bool      // networks may hold some of ours that are not wanted; see deleteUnwanted
+	moving          lasting[movingUnderlay]
+	dead            lasting[int] // index of the physical adapter whose switch looks dead
+	rolledBack      int          // how often rollBack has freed the adapter since the host had its addresses; at most 8
+	notBefore       time.Time    // when createNetwork may try again after that
+	deletedAt       time.Time    // when HNS was last asked to delete a network
+	tries           tries        // of changes that HNS refused
+	mayHaveUnwanted bool         // networks may hold some of ours that are not wanted; see deleteUnwanted
 
 	policies *reconcile.Table[policyKey, policyValue]
 	remotes  *reconcile.Table[netip.Prefix, remoteValue]
@@ -316,6 +317,7 @@ func (d *Driver) warnOnce(cause, text string, attrs ...any) {
 const (
 	causeHNSSilent       = "hns-silent"
 	causeAddressMoves    = "address-moves"
+	causeUnderlayMoves   = "underlay-moves"
 	causeNoEndpoint      = "endpoint-missing"
 	causeNoManagement    = "management-ip-missing"
 	causeNoMAC           = "mac-missing"

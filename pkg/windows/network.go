@@ -44,13 +44,43 @@ func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.A
 	reason := d.difference(have, want, dev, adapters)
 	switch {
 	case reason == "":
+		d.moving = lasting[movingUnderlay]{}
 		// The request to delete a network is its ID.
 		d.tries.forget(func(c change) bool { return c.verb == verbCreateNetwork || c.request == have.ID })
 		return errors.Join(d.hostConfig.SetOwned(dev.name, dev.Switch, true), d.recordRequest(have.ID, want))
 	case dev.Switch && !slices.Contains(d.hostConfig.Owned(true), dev.name): // the name is one that others use
 		return fmt.Errorf("there is an HNS network of this name that flanneld did not make (%s): remove it, or do without flanneld prepare", reason)
 	}
+	if err := d.awaitUnderlay(have, want, dev, adapters, reason); err != nil {
+		return err
+	}
 	return d.deleteToRecreate(ctx, have, reason)
+}
+
+// movingUnderlay is an adapter that is wanted for a network on another adapter.
+type movingUnderlay struct {
+	network string // ID
+	adapter string
+}
+
+// awaitUnderlay returns a WaitError until another adapter than that of the network has been
+// wanted for the time in which Windows or a Keeper restores addresses. The network's adapter
+// lacks them after the network was made, or while its cable is out, and meanwhile another
+// adapter with a default route is the underlay. If another adapter is wanted for any other
+// reason, such as a change of --iface, awaitUnderlay waits as well. It does not wait for
+// prepare, whose adapter is fixed (dev.Switch), nor for a network that HNS has just put on
+// an adapter that it was not asked for (request).
+func (d *Driver) awaitUnderlay(have, want hns.Network, dev device, adapters []hns.Adapter, reason string) error {
+	misplaced := d.pending != nil && d.pending.Name == have.Name && d.pending.Adapter == ""
+	if dev.Switch || misplaced || !d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters) {
+		d.moving = lasting[movingUnderlay]{}
+		return nil
+	}
+	limit := d.pace.Address + d.pace.DHCP
+	if d.moving.look(movingUnderlay{have.ID, want.Adapter}, limit) < limit {
+		return dataplane.Waiting(causeUnderlayMoves, "the underlay to stay on %s, before the network %s is deleted (%s)", want.Adapter, have.Name, reason)
+	}
+	return nil
 }
 
 // difference returns why our network has to be made again; "": it need not. What

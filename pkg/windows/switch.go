@@ -17,23 +17,24 @@ import (
 // switch, and those with which the host has lost its addresses. Ensure and prepare call
 // it, on the loop's goroutine or that of the command.
 
-// deadSwitch is a switch that deleteDeadSwitch has found dead in all looks since a time.
-type deadSwitch struct {
-	adapter       int // index of the physical adapter; 0: no switch looked dead in the last look
+// lasting is something that all looks since a time have found, such as a dead switch. The
+// zero value: the last look found nothing.
+type lasting[T comparable] struct {
+	what          T
 	since, looked time.Time
 }
 
-// look records that the switch of an adapter is dead now, and returns for how long it has
-// been dead. Before a switch has been dead for limit, a longer pause than half of limit
-// begins the time again: in such a pause, HNS or Windows did not answer, and HNS may have
-// bound the switch again. Afterwards, pauses are those between tries to delete networks.
-func (s *deadSwitch) look(physical hns.Adapter, limit time.Duration) time.Duration {
-	continues := s.looked.Sub(s.since) >= limit || time.Since(s.looked) <= limit/2
-	if s.adapter != physical.Index || !continues {
-		*s = deadSwitch{adapter: physical.Index, since: time.Now()}
+// look records that a look has found what, and returns for how long all looks have found it.
+// Until this time is limit, a longer pause than half of limit begins it again: in the pause,
+// HNS or Windows did not answer, and what was found may have ended and begun again. Later
+// pauses are those between tries to delete networks.
+func (l *lasting[T]) look(what T, limit time.Duration) time.Duration {
+	continues := l.looked.Sub(l.since) >= limit || time.Since(l.looked) <= limit/2
+	if l.what != what || !continues {
+		*l = lasting[T]{what: what, since: time.Now()}
 	}
-	s.looked = time.Now()
-	return s.looked.Sub(s.since)
+	l.looked = time.Now()
+	return l.looked.Sub(l.since)
 }
 
 // deleteDeadSwitch deletes the networks of ours on a dead switch: one to which
@@ -46,15 +47,15 @@ func (s *deadSwitch) look(physical hns.Adapter, limit time.Duration) time.Durati
 func (d *Driver) deleteDeadSwitch(ctx context.Context, parent string, adapters []hns.Adapter) error {
 	physical, err := hostconfig.PhysicalAdapter(adapters, parent)
 	if err != nil {
-		d.dead = deadSwitch{}
+		d.dead = lasting[int]{}
 		return nil // adoptOrCreate reports it
 	}
 	bound := d.boundNetworks(physical, adapters)
 	if len(bound) == 0 || !hostconfig.HasOwnAddresses(adapters, physical) { // not dead
-		d.dead = deadSwitch{}
+		d.dead = lasting[int]{}
 		return nil
 	}
-	elapsed := d.dead.look(physical, d.pace.Dead)
+	elapsed := d.dead.look(physical.Index, d.pace.Dead)
 	if elapsed < d.pace.Dead {
 		return dataplane.Waiting(causeSwitchDead, "the virtual adapter of %s to come up: the adapter itself has the host's address, although a switch is bound to it", physical.Name)
 	}
@@ -114,7 +115,7 @@ func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause,
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	d.dead = deadSwitch{}
+	d.dead = lasting[int]{}
 	return dataplane.Waiting(cause, "the networks to be deleted (%s)", reason)
 }
 
