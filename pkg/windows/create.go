@@ -18,13 +18,13 @@ import (
 // again. So its order is that in which a crash at any point loses nothing: the settings and
 // the name are in the journal before HNS is asked.
 func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
+	if err := d.checkSwitchType(want, physical, adapters); err != nil {
+		return err
+	}
 	for _, n := range d.networks {
 		if d.ours(n) && hostconfig.IsBound([]hns.Network{n}, physical, adapters) {
 			return d.deleteToRecreate(ctx, n, "another takes its place: "+want.Name)
 		}
-	}
-	if err := d.checkSwitchType(want, physical, adapters); err != nil {
-		return err
 	}
 	bound := hostconfig.IsBound(d.networks, physical, adapters)
 	if !bound {
@@ -97,8 +97,10 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 // (microsoft/SDN#300).
 func (d *Driver) checkSwitchType(want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
 	for _, n := range d.boundNetworks(physical, adapters) {
-		// Unread: the type of n is not known. Networks of ours do not count: createNetwork deletes them first.
-		if want.Type != hns.Overlay || n.Type == hns.Overlay || n.Unread != nil || d.ours(n) {
+		// Unread: the type of n is not known. d.network does not count, since adoptOrCreate deletes it, nor do other networks
+		// of ours: createNetwork deletes them.
+		isDeleted := d.ours(n) || d.network != nil && n.ID == d.network.ID
+		if want.Type != hns.Overlay || n.Type == hns.Overlay || n.Unread != nil || isDeleted {
 			continue
 		}
 		fix := "delete it (hnsdiag delete networks " + n.ID + "), or use host-gw"

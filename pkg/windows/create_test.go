@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -219,4 +220,73 @@ func TestRefusedNetworkMadeByOthers(t *testing.T) {
 			w.check(overlayInStep)
 		})
 	}
+}
+
+// The adapter was prepared for host-gw, and the configuration becomes vxlan, which its switch cannot carry, with the same
+// Backend.Name or another: the network with the pods stays until somebody has prepared the adapter again.
+func TestKeptWithoutReplacement(t *testing.T) {
+	for _, name := range []string{"flannel.4096", "cbr0"} {
+		onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+			if _, _, err := w.prepared(time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			w.bring(time.Minute)
+			w.mends(time.Minute)
+			id, next := w.network.ID, overlayDevice(ownSubnet)
+			next.Name = name
+			w.devices = []dataplane.Device{next}
+			w.state.Paths = nil
+			w.passes(2 * time.Minute)
+			if err := w.pass(); err == nil || !logtest.Names(err.Error(), "External", "flanneld cleanup") {
+				t.Errorf("%s: got %v", name, err)
+			}
+			if !slices.ContainsFunc(w.m.Admin().Networks(), func(document json.RawMessage) bool { return network(t, document).ID == id }) {
+				t.Errorf("%s: the network with the pods was deleted:\n%s", name, w.log)
+			}
+		})
+	}
+}
+
+// The underlay becomes another adapter, which has a bridge of another program: the network stays, and the error names the bridge
+// once the underlay has stayed there.
+func TestKeptWithoutReplacementElsewhere(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.plugOther()
+		w.bring(time.Minute)
+		w.mends(time.Minute)
+		if err := w.m.Admin().CreateNetwork(`{"Name":"theirs","Type":"L2Bridge","Policies":[{"Type":"NetAdapterName","Settings":{"NetworkAdapterName":"LAN 2"}}],"Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"172.20.0.0/24"}]}],"SchemaVersion":{"Major":2,"Minor":0}}`); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		id := w.network.ID
+		w.devices = slices.Clone(w.devices)
+		edit(&w.devices[0], func(n *dataplane.Network) { n.Parent, n.Local = "LAN 2", netip.MustParseAddr("10.98.0.2") })
+		if wait := (*dataplane.WaitError)(nil); !errors.As(w.pass(), &wait) || wait.Cause() != causeUnderlayMoves {
+			t.Errorf("at first: %q", w.problems)
+		}
+		w.passes(2 * time.Minute)
+		if err := w.pass(); err == nil || !logtest.Names(err.Error(), "LAN 2", "theirs", "hnsdiag") || w.network == nil || w.network.ID != id {
+			t.Errorf("got %v; made again: %d", err, w.log.Count("cause="+causeNetworkRemade))
+		}
+	})
+}
+
+// The bridge of an earlier flannel, which the journal does not know, has the name of the wanted overlay, and nothing else is
+// on the switch: the overlay takes its place.
+func TestUnknownBridgeReplaced(t *testing.T) {
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.bring(time.Minute)
+		if err := os.Remove(w.opts.journalPath()); err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
+		next := overlayDevice(ownSubnet)
+		next.Name = "cbr0"
+		w.devices = []dataplane.Device{next}
+		w.state.Paths = nil
+		w.bring(2 * time.Minute)
+		if w.network.Type != hns.Overlay {
+			t.Errorf("the network is %s: %q", w.network.Type, w.problems)
+		}
+	})
 }

@@ -54,6 +54,11 @@ func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.A
 	if err := d.awaitUnderlay(have, want, dev, adapters, reason); err != nil {
 		return err
 	}
+	if adapterErr == nil { // have stays if HNS cannot create what takes its place
+		if err := d.checkSwitchType(want, physical, adapters); err != nil {
+			return err
+		}
+	}
 	return d.deleteToRecreate(ctx, have, reason)
 }
 
