@@ -271,10 +271,12 @@ func (d *Driver) setBridgeMetric(index int, v6 bool) error {
 	return d.stack.SetInterface(index, v6, settings)
 }
 
-// sameAddresses compares without prefix lengths, which HNS does not always
-// report.
+// sameAddresses reports whether HNS reports the wanted addresses and no others, in whatever
+// order, and without prefix lengths, which HNS does not always report.
 func sameAddresses(have, want []netip.Prefix) bool {
-	return slices.EqualFunc(have, want, func(a, b netip.Prefix) bool { return a.Addr() == b.Addr() })
+	return len(have) == len(want) && !slices.ContainsFunc(want, func(w netip.Prefix) bool {
+		return !slices.ContainsFunc(have, func(h netip.Prefix) bool { return h.Addr() == w.Addr() })
+	})
 }
 
 // enableForwarding switches on forwarding on adapters, for the address families of the

@@ -205,6 +205,34 @@ func TestV2EndpointNotAttachable(t *testing.T) {
 	})
 }
 
+// HNS reports the addresses of an earlier run's host endpoint in another order: it is used. One with a further address is not.
+func TestHostEndpointAddresses(t *testing.T) {
+	for _, test := range []struct {
+		addrs []string
+		used  bool
+	}{{[]string{"fd05:0:0:1::2/64", "10.244.1.2/24"}, true}, {[]string{"10.244.1.2/24", "fd05:0:0:1::2/64", "10.244.1.9/24"}, false}} {
+		onWindows(t, bridgeDevice(ownSubnet, netip.MustParsePrefix("fd05:0:0:1::/64")), hnstest.Knobs{}, func(w *windows) {
+			w.bring(time.Minute)
+			if err := w.m.Admin().DeleteEndpoint("cbr0_ep"); err != nil {
+				t.Fatal(err)
+			}
+			former := hns.Endpoint{Name: "cbr0_ep", Network: w.network.ID}
+			for _, a := range test.addrs {
+				former.IPs = append(former.IPs, netip.MustParsePrefix(a))
+			}
+			made, err := w.client.CreateEndpoint(w.t.Context(), former)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.restart()
+			w.bring(time.Minute)
+			if used := w.Driver.endpoint == made.ID; used != test.used || len(w.endpoints()) != 1 {
+				t.Errorf("%v: used %t; %q", test.addrs, used, w.endpoints())
+			}
+		})
+	}
+}
+
 // A former endpoint of the host that HNS refuses to delete does not keep the right one, which HNS lists after it.
 func TestFormerHostEndpointStays(t *testing.T) {
 	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
