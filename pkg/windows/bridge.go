@@ -61,7 +61,8 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		return err
 	}
 	if id == "" { // there is no endpoint of the host
-		err := d.tries.try(changeOf(verbCreateEndpoint, want), func() (err error) {
+		// Each API has refusals of its own: the newer one may create an endpoint that HNS refuses to attach.
+		err := d.tries.try(changeOf(verbCreateEndpoint, endpointRequest{want, d.endpointByV1}), func() (err error) {
 			id, err = d.createHostEndpoint(ctx, want)
 			return err
 		})
@@ -74,7 +75,6 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		d.endpoint = id
 		d.opts.Log.Info("made the host's endpoint on the bridge", "endpoint", want.Name, "addresses", want.IPs)
 	}
-	d.tries.forgetVerb(verbCreateEndpoint) // what was refused before counts no longer
 	// There is an address: a wanted network has a subnet.
 	inside, found := hostconfig.AdapterWith(adapters, want.IPs[0].Addr())
 	if !found { // HNS makes the interface when the endpoint is attached to the host
@@ -90,6 +90,7 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 			return dataplane.Waiting(causeNoEndpoint, "the host's interface with %s on the bridge", want.IPs[0].Addr())
 		})
 	}
+	d.tries.forgetVerb(verbCreateEndpoint) // what was refused before counts no longer
 	d.tries.forgetVerb(verbAttachEndpoint)
 	d.compareAddresses(want, id)
 	if err := d.keepLocal(inside); err != nil {
@@ -98,13 +99,21 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 	return d.enableForwarding(want.IPs, inside, host)
 }
 
+// endpointRequest is a request to create the host's endpoint, for tries.
+type endpointRequest struct {
+	hns.Endpoint
+	byV1 bool
+}
+
 // createHostEndpoint creates the host's endpoint and returns its ID, by the older API after
 // deleteUnattachable.
 func (d *Driver) createHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
 	if d.endpointByV1 {
 		id, err := d.client.CreateEndpointV1(ctx, want)
-		if err != nil {
-			d.endpointByV1 = false // the newer API again, whose errors say more
+		// A used address, or no answer, says nothing about the API. After any other error the newer API is used again, whose
+		// errors say more: also after ErrUnavailable, since an HNS without the older API may answer with an error of this kind.
+		if err != nil && !errors.Is(err, hns.ErrAddressInUse) && !errors.Is(err, hns.ErrTimeout) {
+			d.endpointByV1 = false
 		}
 		return id, err
 	}

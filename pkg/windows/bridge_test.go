@@ -205,6 +205,35 @@ func TestV2EndpointNotAttachable(t *testing.T) {
 	})
 }
 
+// HNS refuses to attach what the newer API creates, and to create by the older one, also with a code that HNS has while it does
+// not run (0x803b0022): the newer API is used again, and endpoints are not made and deleted every few seconds. Without an answer,
+// or with an address that is in use, the older API remains the way.
+func TestNeitherAPI(t *testing.T) {
+	const older = "POST\n/endpoints/\n"
+	for _, code := range []hns.Code{hns.InvalidParameter, 0x803b0022} {
+		onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{V2EndpointNotAttachable: api.WrongDisk}, func(w *windows) {
+			w.m.Fail(hnstest.Fault{Func: "HNSCall", Match: older, Code: code})
+			w.hour()
+			if n := w.calls("HcnCreateEndpoint"); n < 5 || n > triesAnHour {
+				t.Errorf("%#x: %d endpoints were made in an hour", code, n)
+			}
+			w.m.Heal()
+			w.bring(time.Hour)
+			w.check(bridgeInStep)
+		})
+	}
+	for _, fault := range []hnstest.Fault{{Delay: 20 * time.Second, Code: hns.InvalidParameter}, {Code: hns.AddressInUse}} {
+		onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{V2EndpointNotAttachable: api.WrongDisk}, func(w *windows) {
+			fault.Func, fault.Match, fault.Times = "HNSCall", older, 1
+			w.m.Fail(fault)
+			w.bring(5 * time.Minute)
+			if n := w.calls("HcnCreateEndpoint"); n != 1 {
+				t.Errorf("after %+v, the newer API made %d endpoints", fault, n)
+			}
+		})
+	}
+}
+
 // HNS reports the addresses of an earlier run's host endpoint in another order: it is used. One with a further address is not.
 func TestHostEndpointAddresses(t *testing.T) {
 	for _, test := range []struct {
