@@ -189,7 +189,7 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 	}
 	// The host has its address, so waitForHost and rollBack begin to count from zero again.
 	d.hostConfig.SetReachable()
-	d.wrongIP, d.rolledBack = wrongManagementIP{}, 0
+	d.wrongIP, d.rolledBack = lasting[wrongManagementIP]{}, 0
 	if err := dev.network.finish(ctx, d, dev, host, adapters); err != nil {
 		return err
 	}

@@ -130,7 +130,7 @@ type Driver struct {
 	compared        string             // id of the last compareAddresses, which looks once for each
 	noHostRoute     string             // ID of the network for which HNS refused the policy HostRoute
 	misplaced       misplaced          // the network that HNS put on another adapter
-	wrongIP         wrongManagementIP
+	wrongIP         lasting[wrongManagementIP]
 	moving          lasting[movingUnderlay]
 	dead            lasting[int] // index of the physical adapter whose switch looks dead
 	rolledBack      int          // how often rollBack has freed the adapter since the host had its addresses; at most 8

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
@@ -132,7 +131,6 @@ func (d *Driver) managementAdapter(dev device, adapters []hns.Adapter) (host hns
 type wrongManagementIP struct {
 	network string // ID
 	ip      netip.Addr
-	since   time.Time
 }
 
 // waitForHost is called when no adapter has the management address. It waits for
@@ -141,14 +139,12 @@ type wrongManagementIP struct {
 func (d *Driver) waitForHost(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	n := *d.network
 	if !dev.network.tunnels() || !hostconfig.HasAddress(d.hostAdapter(n, adapters), dev.Local) {
+		d.wrongIP = lasting[wrongManagementIP]{}
 		d.network.ManagementIP = netip.Addr{} // the next pass asks again
 		return dataplane.Waiting(causeNoManagement, "an interface to have the network's address %s", n.ManagementIP)
 	}
-	if d.wrongIP.network != n.ID || d.wrongIP.ip != n.ManagementIP {
-		d.wrongIP = wrongManagementIP{n.ID, n.ManagementIP, time.Now()}
-	}
 	reason := fmt.Sprintf("it sends from %s, and the host's address is %s", n.ManagementIP, dev.Local)
-	if time.Since(d.wrongIP.since) < d.pace.Wrong {
+	if d.wrongIP.look(wrongManagementIP{n.ID, n.ManagementIP}, d.pace.Wrong) < d.pace.Wrong {
 		return dataplane.Waiting(causeNoManagement, "HNS to learn the host's address: %s", reason)
 	}
 	return d.deleteToRecreate(ctx, n, reason)

@@ -64,6 +64,46 @@ func TestHostReaddressed(t *testing.T) {
 	}
 }
 
+// HNS keeps the former address of an overlay, and the host has another one twice, each time for less than Pace.Wrong. In between, it
+// has the former one while HNS does not answer, or none: the times do not add up, and the network stays.
+func TestHostReaddressedForAMoment(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{FirstIP: true}, func(w *windows) {
+			w.bring(time.Minute)
+			w.mends(time.Minute)
+			before := w.network.ID
+			has := func(addrs ...netip.Prefix) {
+				t.Helper()
+				if err := w.m.Admin().Readdress("vEthernet (Ethernet)", addrs...); err != nil {
+					t.Fatal(err)
+				}
+				for _, a := range addrs {
+					w.local(a)
+				}
+			}
+			other := netip.MustParsePrefix("10.99.0.77/24")
+			has(other)
+			w.passes(w.pace.Wrong - 5*time.Second)
+			if silent {
+				has(hnstest.HostAddr)
+				w.m.Fail(hnstest.Fault{Code: hns.RPCServerUnavailable})
+				w.passes(time.Minute)
+			} else {
+				has()
+				w.passes(10 * time.Second)
+			}
+			has(other)
+			w.m.Heal()
+			w.passes(w.pace.Wrong - 5*time.Second)
+			has(hnstest.HostAddr)
+			w.bring(time.Minute)
+			if w.network.ID != before || w.log.Count("cause="+causeNetworkRemade) > 0 {
+				t.Errorf("silent %t: the network was made again:\n%s", silent, w.log)
+			}
+		})
+	}
+}
+
 // HNS saw the address of the host's that Windows chose by chance, and keeps that when the right one is put back.
 func TestManagementAddressByChance(t *testing.T) {
 	for _, kind := range kinds {
