@@ -50,7 +50,6 @@ func flood(t *testing.T, a, b *lab.Pod) *flow {
 	if a.IP6.IsValid() {
 		add("b to outside, IPv6", b, lab.Outside6)
 	}
-	time.Sleep(100 * time.Millisecond) // so that some pings come before what follows
 	return f
 }
 

@@ -25,17 +25,15 @@ type Flood struct {
 	to       netip.Addr
 	id       int // ID of the echo requests: answers with another one belong to other streams
 	interval time.Duration
-	lone     bool // the first ping is alone until it is answered
 	stop     chan struct{}
 	wg       sync.WaitGroup // of send
 
-	mu      sync.Mutex      // guards the following, which send and receive change
-	sent    []time.Time     // when each ping was sent, by number
-	answer  []time.Duration // round trip of each ping, by number; 0: no answer yet
-	last    time.Time       // when the last answer came
-	old     int             // all pings before this number are answered, or were sent longer ago than answerWithin
-	reached bool            // a ping was answered
-	err     error           // of the last ping that could not be sent
+	mu     sync.Mutex      // guards the following, which send and receive change
+	sent   []time.Time     // when each ping was sent, by number
+	answer []time.Duration // round trip of each ping, by number; 0: no answer yet
+	last   time.Time       // when the last answer came
+	old    int             // all pings before this number are answered, or were sent longer ago than answerWithin
+	err    error           // of the last ping that could not be sent
 }
 
 // While maxWaiting pings of the last seconds, answerWithin, are unanswered, only one is sent every slowInterval. More
@@ -91,7 +89,7 @@ func (ns Namespaces) Reach(ctx context.Context, to netip.Addr, timeout time.Dura
 // untilAnswer pings every interval until the first answer or the timeout. It
 // returns the result of these pings, and an error if nothing answered.
 func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, interval, timeout time.Duration) (FloodResult, error) {
-	f, err := ns.flood(to, interval, false) // false: the next pings do not wait for the first answer
+	f, err := ns.flood(to, interval, 0) // 0: the next pings do not wait for the first answer
 	if err != nil {
 		return FloodResult{}, err
 	}
@@ -109,16 +107,17 @@ func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, interval, t
 // stopped, it counts a ping that is still in flight as lost. It also does not
 // report how long an outage lasted.)
 //
-// After the first ping it waits for the answer, up to answerWithin. Otherwise the kernel may drop some of the first pings
-// although nothing is wrong: it takes packets from some devices (WireGuard's) in batches of up to eight, and of a batch of
-// pings that all belong to one new connection, connection tracking lets only one pass.
+// It returns when the first ping is answered, so that a fault that follows interrupts the stream, or else after
+// answerWithin. Without the wait, the kernel may also drop some of the first pings although nothing is wrong: it takes packets
+// from some devices (WireGuard's) in batches of up to eight, and of a batch of pings that all belong to one new connection,
+// connection tracking lets only one pass.
 func (ns Namespaces) Flood(to netip.Addr, rate int) (*Flood, error) {
-	return ns.flood(to, time.Second/time.Duration(rate), true) // true: the first ping is alone
+	return ns.flood(to, time.Second/time.Duration(rate), answerWithin)
 }
 
-// flood starts a Flood. See its fields for the parameters.
-func (ns Namespaces) flood(to netip.Addr, interval time.Duration, lone bool) (*Flood, error) {
-	f := &Flood{to: to, interval: interval, lone: lone, stop: make(chan struct{})}
+// flood starts a Flood, whose second ping waits for the first answer, but no longer than alone.
+func (ns Namespaces) flood(to netip.Addr, interval, alone time.Duration) (*Flood, error) {
+	f := &Flood{to: to, interval: interval, stop: make(chan struct{})}
 	err := ns.Do(func() (err error) {
 		f.conn, err = listenEcho(ns.From, to.Is6())
 		return err
@@ -127,9 +126,13 @@ func (ns Namespaces) flood(to netip.Addr, interval time.Duration, lone bool) (*F
 		return nil, fmt.Errorf("ping %s: %w", to, err)
 	}
 	f.id = int(time.Now().UnixNano()>>10)&0xffff ^ os.Getpid()&0xffff // probably unique in the namespace; the field has 16 bits
+	go f.receive()
+	f.sendOne()
+	for deadline := time.Now().Add(alone); f.answered() == 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
 	f.wg.Add(1)
 	go f.send()
-	go f.receive()
 	return f, nil
 }
 
@@ -179,19 +182,18 @@ func (f *Flood) send() {
 	tick := time.NewTicker(f.interval)
 	defer tick.Stop()
 	for {
-		if !f.crowded() {
-			f.sendOne()
-		}
 		select {
 		case <-f.stop:
 			return
 		case <-tick.C:
 		}
+		if !f.crowded() {
+			f.sendOne()
+		}
 	}
 }
 
-// crowded reports whether the next ping has to wait: with lone, for the first answer,
-// and otherwise because maxWaiting are unanswered.
+// crowded reports whether the next ping has to wait, because maxWaiting are unanswered.
 func (f *Flood) crowded() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -203,9 +205,6 @@ func (f *Flood) crowded() bool {
 		if a == 0 {
 			waiting++
 		}
-	}
-	if f.lone && !f.reached {
-		return waiting > 0 // 0 after answerWithin, too, so that another ping is sent
 	}
 	return waiting >= maxWaiting && time.Since(f.sent[len(f.sent)-1]) < slowInterval
 }
@@ -263,7 +262,6 @@ func (f *Flood) receive() {
 		f.mu.Lock()
 		if number < len(f.sent) && f.answer[number] == 0 {
 			f.answer[number] = now.Sub(f.sent[number])
-			f.reached = true
 			f.last = now
 		}
 		f.mu.Unlock()

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +19,6 @@ func (f *Flood) pretendAnswers() {
 	for i := range f.answer {
 		f.answer[i] = time.Millisecond
 	}
-	f.reached = true
 }
 
 func TestWhenTheNextPingIsSent(t *testing.T) {
@@ -29,25 +29,38 @@ func TestWhenTheNextPingIsSent(t *testing.T) {
 				t.Errorf("%s: the next ping waits: %v, want %v", what, !waits, waits)
 			}
 		}
-		for _, lone := range []bool{true, false} {
-			f := &Flood{lone: lone}
-			check("at the start", f, false)
-			f.pretend(1)
-			check("the first ping is not answered", f, lone)
-			time.Sleep(slowInterval)
-			check("nor after an interval", f, lone)
-			time.Sleep(answerWithin)
-			check("the first ping is given up", f, false)
-			f.pretend(1)
-			f.pretendAnswers()
-			f.pretend(maxWaiting - 1)
-			check("after the first answer", f, false)
-			f.pretend(1)
-			check("too many are not answered", f, true)
-			time.Sleep(slowInterval)
-			check("after an interval", f, false)
-		}
+		f := &Flood{}
+		check("at the start", f, false)
+		f.pretend(1)
+		f.pretendAnswers()
+		f.pretend(maxWaiting - 1)
+		check("after the first answer", f, false)
+		f.pretend(1)
+		check("too many are not answered", f, true)
+		time.Sleep(slowInterval)
+		check("after an interval", f, false)
+		time.Sleep(answerWithin)
+		f.pretend(maxWaiting - 1)
+		check("the former ones are given up", f, false)
 	})
+}
+
+func TestFloodHasBegun(t *testing.T) {
+	m, err := New("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.PowerOff() }()
+	f, err := m.Flood(netip.MustParseAddr("127.0.0.1"), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.answered() == 0 {
+		t.Error("no ping is answered yet")
+	}
+	if r, err := f.Stop(); r.Lost > 0 || err != nil {
+		t.Error(r, err)
+	}
 }
 
 func TestWhenAnswersAreAwaited(t *testing.T) {
