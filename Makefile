@@ -389,14 +389,15 @@ test-nodes: $(if $(PLAN_NODES),build tools wine kube cross-windows-amd64 bin/pro
 	$(if $(PLAN_LAB),cd $(LAB) && $(GO) $(TEST) -parallel 8 -count=1 $(PLAN_LAB))
 	$(if $(filter-out -,$(PLAN_E2E)),cd $(LAB) && $(GO) $(TEST) -parallel 8 -count=1 -run '$(PLAN_E2E)' ./e2e)
 
-# All tests of one kernel: which one is a matter of the commit, so that a run can be repeated. Not every system offers both.
+# The tests of one kernel, of the longest ones a part: which is a matter of the commit, so that a run can be repeated. Not
+# every system offers both kernels.
 # It comes before the others, by its priority, which would be idle at the end: a virtual machine uses one processor only.
 test-machine-programs: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
 test-machine:
 	@case '$(PLAN_KERNEL)' in \
 	short) series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/kernels.sh $$series short && echo $(KERNEL_OF_COMMIT) >bin/tests/series ;; \
 	all) series=$(KERNEL_OF_COMMIT) && { dist/vm.sh fetch $$series || { series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series; }; } && \
-		WHEN_IDLE=$(CURDIR)/bin/tests/idle nice -n -10 dist/kernels.sh $$series all && echo $$series >bin/tests/series ;; \
+		WHEN_IDLE=$(CURDIR)/bin/tests/idle nice -n -10 dist/kernels.sh $$series $(if $(COMMIT),sample $(COMMIT),all) && echo $$series >bin/tests/series ;; \
 	esac
 
 # Tells test-machine that the others have ended.

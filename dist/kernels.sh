@@ -2,32 +2,43 @@
 # Runs the tests that concern the kernel under another kernel, in a virtual machine (dist/vm.sh): compiled programs from
 # bin/tests, and the flanneld of bin/. A test that is not there, or that is skipped, is a failure.
 #
-#   kernels.sh 6.12 short     a run of each tunnel that needs a module
-#   kernels.sh 6.12 all       all of them
+#   kernels.sh 6.12 short           a run of each tunnel that needs a module
+#   kernels.sh 6.12 all             all of them
+#   kernels.sh 6.12 sample COMMIT   all of them, but of the two longest tests a part, which the commit chooses
 #   kernels.sh 6.12 e2e TestIPIP TestPodsOfTwoNodesTalk/vxlan_dual
+#   kernels.sh 6.12 list all        prints which tests would run, a line for each run of a test program
 #
 # MACHINES virtual machines (1), each with one processor, share the runs. One more helps from the moment at which the file
 # $WHEN_IDLE exists: a processor has nothing else to do. The output of the tests is in bin/tests/<series>.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 
-# tests SELECTION: prints, for the kernel of $series, a line for each run of a test program: its name, its package and the
-# tests. The longest come first. Those of ipsec need the most of a processor: they come when other lanes of make test may
-# have ended. A test that counts lost packets is not in one line with those that measure throughput: on the one emulated
-# processor, these overflow queues.
+# tests SELECTION [COMMIT]: prints, for the kernel of $series, a line for each run of a test program: its name, its package
+# and the tests. The longest come first. Those of ipsec need the most of a processor: they come when other lanes of make
+# test may have ended. A test that counts lost packets is not in one line with those that measure throughput: on the one
+# emulated processor, these overflow queues.
 tests() {
 	case $1 in
 	short)
 		echo 'e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestPodsOfTwoNodesTalk/wireguard_dual'
 		;;
-	all)
+	all | sample)
+		modules=TestModulesAfterEveryOther
+		loss='TestNoPacketIsLost/vxlan TestNoPacketIsLost/host-gw,"EnableNFTables":true'
+		if [ "$1" = sample ]; then
+			# The last digit but one, since the last one chooses the kernel.
+			digit=$((0x$(printf %s "$2" | tail -c 2 | head -c 1)))
+			modules=$modules/part_$((digit % 3 + 1))_of_3
+			# shellcheck disable=SC2086 # a list of words
+			loss=$(printf '%s\n' $loss | sed -n "$((digit / 3 % 2 + 1))p")
+		fi
 		cat <<-END
 			firewall pkg/linux/firewall TestRestartsLeaveNoGap TestDriftNFTables TestDriftIPTablesLegacy TestNFTablesAdoption
 			firewall pkg/linux/firewall TestDriftIPTablesNFT TestSwitching
 			linux pkg/linux TestWireGuard TestWireGuardDrift TestWireGuardAdoption TestIPIPOfAnotherNetwork TestIPsecPolicies TestTUNDriftIsRepaired TestTUNRestart
 			e2e cmd/flannel-lab/e2e TestUDP TestExtension TestAlloc
 			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack TestHandbackIPIP
-			e2e cmd/flannel-lab/e2e TestModulesAfterEveryOther
+			e2e cmd/flannel-lab/e2e $modules
 			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan TestGuardTranslatedPeer TestGuardWithFlannel
 			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
 			e2e cmd/flannel-lab/e2e TestIPsecOptions TestIPsecFormerOptions TestIPsecRollout
@@ -38,9 +49,9 @@ tests() {
 			e2e cmd/flannel-lab/e2e TestAdoptionOfWhatFlannelLeft
 			e2e cmd/flannel-lab/e2e TestPodsOfTwoNodesTalk/vxlan_dual TestPodsOfTwoNodesTalk/host-gw_dual TestPodsOfTwoNodesTalk/wireguard_dual
 			e2e cmd/flannel-lab/e2e TestDriftIsMended/vxlan_dual TestWireGuardOutlivesTheDaemon/separate
-			e2e cmd/flannel-lab/e2e TestNoPacketIsLost/vxlan
-			e2e cmd/flannel-lab/e2e TestNoPacketIsLost/host-gw,"EnableNFTables":true
 		END
+		# shellcheck disable=SC2086
+		printf 'e2e cmd/flannel-lab/e2e %s\n' $loss
 		# Kernels before 6.2 accept a set of another type than the one that is there.
 		[ "$series" = 6.1 ] || echo 'guard pkg/linux/guard TestTableMadeAnew'
 		;;
@@ -122,13 +133,23 @@ if [ "$1" = inside ]; then
 fi
 series=$1
 shift
+if [ "$1" = list ]; then
+	shift
+	tests "$@"
+	exit 0
+fi
 out=$here/bin/tests/$series
 rm -rf "$out"
 mkdir -p "$out"
 case $1 in
 short | all) tests "$1" >"$out/tests" ;;
+sample)
+	tests sample "$2" >"$out/tests"
+	echo "kernels.sh: of the longest tests, the commit $2 chooses $(grep -o -e 'TestModulesAfter[^ ]*' -e 'TestNoPacketIsLost[^ ]*' "$out/tests" |
+		tr '\n' ' ')(make test-kernels KERNELS=$series runs all of them)"
+	;;
 e2e) shift && echo "e2e cmd/flannel-lab/e2e $*" >"$out/tests" ;;
-*) echo "kernels.sh: $1 is not short, all or e2e" >&2 && exit 2 ;;
+*) echo "kernels.sh: $1 is not short, all, sample or e2e" >&2 && exit 2 ;;
 esac
 began=$(date +%s)
 export VM_OUT="$out" VM_TIMEOUT="${VM_TIMEOUT:-7200}"

@@ -41,6 +41,40 @@ func amongAll(all []string, n int) (way []string) {
 	return way
 }
 
+// modulesParts is the number of parts of TestModulesAfterEveryOther. dist/kernels.sh has the names of its subtests.
+const modulesParts = 3
+
+// modulesWay returns the way of a part of TestModulesAfterEveryOther, which has a number from 0 on: from each of the
+// configurations modules to each other one, and to the share of alike that belongs to this part, and back.
+func modulesWay(part int, modules ...string) []string {
+	all := slices.Clone(modules)
+	for i, config := range alike {
+		if i%modulesParts == part {
+			all = append(all, config)
+		}
+	}
+	return amongAll(all, len(modules))
+}
+
+func TestModulesWays(t *testing.T) {
+	t.Parallel()
+	modules := []string{"ipip", "ipsec"}
+	found := map[[2]string]bool{}
+	for part := range modulesParts {
+		way := modulesWay(part, modules...)
+		for i, config := range way[1:] {
+			found[[2]string{way[i], config}] = true
+		}
+	}
+	for _, module := range modules {
+		for _, other := range slices.Concat(modules, alike) {
+			if other != module && !(found[[2]string{module, other}] && found[[2]string{other, module}]) {
+				t.Errorf("no part changes from %s to %s and back", module, other)
+			}
+		}
+	}
+}
+
 // changeAlong changes the configuration of two running nodes, and checks that they
 // have the same as nodes on which only this backend has run.
 func changeAlong(t *testing.T, way []string) {
