@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 )
@@ -29,6 +30,7 @@ type plugin struct {
 	Name         string `json:"name"` // of the network
 	Type         string `json:"type"`
 	Bridge       string `json:"bridge"`
+	SubnetFile   string `json:"subnetFile"` // of the flannel plugin; "": defaultSubnetFile
 	IPAM         struct{ Type string }
 	DNS          struct{ Nameservers []any }
 	Capabilities map[string]any `json:"capabilities"`
@@ -97,17 +99,51 @@ func (s Snapshot) flannelConf() (file CNIFile, plugins []plugin) {
 	return CNIFile{}, nil
 }
 
-// bridgeNames returns the names that the pods' bridge can have: the default,
-// and those in the flannel configuration.
-func (s Snapshot) bridgeNames() []string {
-	names := []string{"cni0"}
-	_, plugins := s.flannelConf()
-	for _, p := range plugins {
-		if p.Delegate != nil && p.Delegate.Bridge != "" {
-			names = append(names, p.Delegate.Bridge)
+// Defaults of the plugins flannel and bridge.
+const (
+	defaultSubnetFile = "/run/flannel/subnet.env" // also of flanneld
+	defaultBridge     = "cni0"
+)
+
+// ownPlugin returns the flannel plugin of the first configuration with this daemon's subnet
+// file; false: there is none. On a host with several flannelds, the others have subnet
+// files and bridges of their own.
+func (s Snapshot) ownPlugin() (own plugin, found bool) {
+	for _, f := range s.CNI.Value.Files {
+		plugins, _ := parseCNI(f.Text) // none after an error
+		for _, p := range plugins {
+			if p.Type == "flannel" && realPath(cmp.Or(p.SubnetFile, defaultSubnetFile)) == realPath(s.SubnetFile) {
+				return p, true
+			}
 		}
 	}
-	return names
+	return plugin{}, false
+}
+
+// realPath returns a path without the link /var/run.
+func realPath(p string) string {
+	p = path.Clean(p)
+	if rest, isLink := strings.CutPrefix(p, "/var/run/"); isLink {
+		return "/run/" + rest
+	}
+	return p
+}
+
+// bridgeName returns the name of the pods' bridge by the CNI configuration, or the default
+// one if there is none for flannel; "": the pods have no bridge, or it is not known.
+func (s Snapshot) bridgeName() string {
+	own, found := s.ownPlugin()
+	_, others := s.flannelConf()
+	switch d := own.Delegate; {
+	case !found && (len(others) > 0 || realPath(s.SubnetFile) != defaultSubnetFile): // cni0 may be another flanneld's
+		return ""
+	case d == nil:
+		return defaultBridge
+	case d.Type != "" && d.Type != "bridge":
+		return ""
+	default:
+		return cmp.Or(d.Bridge, defaultBridge)
+	}
 }
 
 // cniConf finds a configuration that sorts before flannel's, for example of a

@@ -34,7 +34,7 @@ func linuxChecks() []Check {
 		{"FL211", "only nodes and pods of the cluster send into the pod network",
 			"packets were found that no node or pod of the cluster sends, or nobody looks for them", linux, needs{daemonAnswers}, nobodyForges},
 		{"FL213", "host-local has addresses for new pods",
-			"host-local has no addresses for new pods, or reserves many for pods that do not exist", linux, needs{reservedKnown, subnetKnown, devicesKnown, cniKnown, confCallsFlannel, delegateIsBridge}, addressesLeft},
+			"host-local has no addresses for new pods, or reserves many for pods that do not exist", linux, needs{reservedKnown, subnetKnown, devicesKnown, cniKnown, confCallsFlannel, confCallsBridge}, addressesLeft},
 	}
 }
 
@@ -145,15 +145,10 @@ func unmanagedDevices(s Snapshot) Finding {
 	return ok("they are not managed")
 }
 
-// bridges returns the pods' bridges; usually, it is one.
+// bridges returns the pods' bridge, if it exists.
 func (s Snapshot) bridges() []Device {
-	var bridges []Device
-	for _, d := range s.Linux.Devices.Value {
-		if d.Type == "bridge" && slices.Contains(s.bridgeNames(), d.Name) {
-			bridges = append(bridges, d)
-		}
-	}
-	return bridges
+	name := s.bridgeName()
+	return slices.DeleteFunc(slices.Clone(s.Linux.Devices.Value), func(d Device) bool { return d.Type != "bridge" || d.Name != name })
 }
 
 // bridgeAddress finds a bridge with an address of the subnet that the node had

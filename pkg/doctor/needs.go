@@ -133,7 +133,8 @@ func vxlanExists(s Snapshot) Finding {
 }
 
 func bridgeExists(s Snapshot) Finding {
-	return unless(len(s.bridges()) > 0, "the pods' bridge does not exist")
+	return firstReason(unless(s.bridgeName() != "", "no CNI configuration with the subnet file "+s.SubnetFile+" is known to use a bridge"),
+		unless(len(s.bridges()) > 0, "the pods' bridge does not exist"))
 }
 
 func confCallsFlannel(s Snapshot) Finding {
@@ -145,15 +146,14 @@ func confCallsFlannel(s Snapshot) Finding {
 	return unless(len(plugins) > 0, reason)
 }
 
-// delegateIsBridge skips a check for pods that have no port of a bridge.
-func delegateIsBridge(s Snapshot) Finding {
-	_, plugins := s.flannelConf()
-	for _, p := range plugins {
-		if d := p.Delegate; d != nil && d.Type != "" && d.Type != "bridge" {
-			return skip("the CNI configuration delegates to %s, so that pods have no ports of a bridge", d.Type)
-		}
+// confCallsBridge skips a check of pods that have no port of a bridge, or whose
+// configuration is not known.
+func confCallsBridge(s Snapshot) Finding {
+	own, found := s.ownPlugin()
+	if d := own.Delegate; d != nil && d.Type != "" && d.Type != "bridge" {
+		return skip("the CNI configuration delegates to %s, so that pods have no ports of a bridge", d.Type)
 	}
-	return Finding{}
+	return unless(found, "no CNI configuration that calls flannel has the subnet file "+s.SubnetFile)
 }
 
 func hnsNetworkExists(s Snapshot) Finding {

@@ -8,7 +8,7 @@ import (
 // addressesLeft finds reservations of host-local that leave no address for a new pod. They
 // stay when pods end without a DEL of their network, such as when the runtime is killed, or
 // the machine is. A pod has a port of the bridge, so that a reservation more than there
-// are ports is of none. delegateIsBridge keeps the check from nodes whose pods have none.
+// are ports is of none. confCallsBridge keeps the check from nodes whose pods have none.
 func addressesLeft(s Snapshot) Finding {
 	const fix = "The names of the files in /var/lib/cni/networks/<network> are addresses; the first line of each is the container. Delete those of containers " +
 		"that do not exist (crictl pods -q --no-trunc); after a boot, before the runtime starts, all. A runtime that calls CNI's GC does it itself."
