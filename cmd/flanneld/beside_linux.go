@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 
 	"flannel/pkg/probe"
 	"flannel/subnet"
@@ -26,22 +24,19 @@ func (c *call) daemonBeside() error {
 func conflicting(subnetFile string, gone bool, all []probe.Daemon, unread error) error {
 	const advice = "run this as root of the host, or stop that flanneld"
 	for _, d := range all {
-		o, _ := parseOptions(d.Args, d.Environ) // mistakes after its subnet file do not matter
-		_, given := o.given["subnet-file"]
-		// Flags behind one that flanneld does not know are not read.
-		named := slices.ContainsFunc(d.Args, func(arg string) bool { return strings.Contains(arg, "subnet-file") })
+		file, err := subnetFileOf(d.Args, d.Environ)
 		switch {
-		case d.Environ == nil && !given: // FLANNELD_SUBNET_FILE may name any
+		case err != nil && d.WhyNot != "":
 			return fmt.Errorf("a flanneld (PID %d) may run on this node with the same subnet file (%s); %s: %w",
 				d.PID, d.WhyNot, advice, errBeside)
-		case named && o.given["subnet-file"] != "--subnet-file": // perhaps the environment names another one, which the flag overrides
-			return fmt.Errorf("a daemon (PID %d) runs with unknown flags, and may have the same subnet file; stop it first: %w", d.PID, errBeside)
-		case !conflicts(instanceOf(subnetFile), instanceOf(o.SubnetFile), gone): // neither changes what the other one made
+		case err != nil:
+			return fmt.Errorf("a daemon (PID %d) runs, and may have the same subnet file (%w); stop it first: %w", d.PID, err, errBeside)
+		case !conflicts(instanceOf(subnetFile), instanceOf(file), gone): // neither changes what the other one made
 		case d.WhyNot != "":
 			return fmt.Errorf("a flanneld (PID %d) may run on this node with the subnet file %s (%s); %s: %w",
-				d.PID, o.SubnetFile, d.WhyNot, advice, errBeside)
+				d.PID, file, d.WhyNot, advice, errBeside)
 		default:
-			return fmt.Errorf("a daemon (PID %d) runs with the subnet file %s; stop it first: %w", d.PID, o.SubnetFile, errBeside)
+			return fmt.Errorf("a daemon (PID %d) runs with the subnet file %s; stop it first: %w", d.PID, file, errBeside)
 		}
 	}
 	if unread != nil {

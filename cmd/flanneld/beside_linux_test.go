@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"flannel/internal/test/logtest"
+	"flannel/internal/test/nstest"
+	"flannel/pkg/doctor"
 	"flannel/pkg/probe"
 	"flannel/pkg/status"
 )
@@ -88,4 +90,38 @@ func TestConflicts(t *testing.T) {
 			t.Errorf("%+v: %t", c, got)
 		}
 	}
+}
+
+// The doctor finds two daemons with the same subnet file, by their arguments or environments. Those with files of their own are of
+// different networks.
+func TestDoctorBeside(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		start := func(environ string, command ...string) {
+			t.Helper()
+			cmd := exec.Command(command[0], command[1:]...)
+			cmd.Args[0], cmd.Env = "flanneld", []string{environ, beFlanneld + "=1"}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		}
+		finds := func(want doctor.Verdict) {
+			t.Helper()
+			_, out, problems := flanneldSays(t.Context(), "doctor", "--timeout=5m", "--json")
+			for _, r := range read[[]doctor.Result](t, out) {
+				if r.Code == "FL102" && r.Verdict != want {
+					t.Errorf("FL102 is %s, %q, want %s\n%s", r.Verdict, r.Seen, want, problems)
+				}
+			}
+		}
+		const a, b = "FLANNELD_SUBNET_FILE=/run/a/subnet.env", "FLANNELD_SUBNET_FILE=/run/b/subnet.env"
+		start("", "/bin/sleep", "3600")
+		start(a, "/bin/sleep", "3600")
+		start(a, "/proc/self/exe", "--subnet-file=/run/c/../b/subnet.env", "--etcd-endpoints=http://127.0.0.1:1")
+		finds(doctor.OK)
+		start("", "/bin/sh", "-c", "sleep 3600; :", "--subnet-file=/run/c/subnet.env") // behind an unknown flag
+		finds(doctor.Undecided)
+		start(b, "/bin/sleep", "3600")
+		finds(doctor.Fail)
+	})
 }

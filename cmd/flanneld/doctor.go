@@ -120,7 +120,7 @@ func (o *options) store() probe.Store {
 // each is.
 func (o *options) probeOptions() probe.Options {
 	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: node.VIPFile(o.SubnetFile), JournalFile: node.JournalFile(o.SubnetFile),
-		Commands: commandNames(), Underlay: anyUnderlay}
+		Commands: commandNames(), SubnetFileOf: subnetFileOf, Underlay: anyUnderlay}
 	look.PodResults = podResults()
 	for _, path := range []string{"/k/SourceVip.json", "/k/SourceVipRequest.json", "/sourcevip/sourceVip.json", "/sourcevip/sourceVipRequest.json"} {
 		look.LeftFiles = append(look.LeftFiles, systemPath(path)) // files of the scripts of Microsoft/SDN and sig-windows-tools

@@ -9,8 +9,11 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 )
 
 // defaultSubnetFile is the subnet file of a host with one flanneld; flannel uses it, too.
@@ -19,17 +22,38 @@ const defaultSubnetFile = "/run/flannel/subnet.env"
 // instanceOf returns the name of the instance with this subnet file: seven hexadecimal
 // digits, or "" for defaultSubnetFile, with which chains and tables have flannel's names.
 func instanceOf(subnetFile string) string {
-	path, err := filepath.Abs(subnetFile)
-	if err != nil {
-		path = subnetFile
-	}
-	// A file may have several paths: /var/run is a link to /run.
-	path = filepath.Join(resolveLinks(filepath.Dir(path)), filepath.Base(path))
+	path := resolvePath(subnetFile)
 	if path == defaultSubnetFile || runtime.GOOS == "windows" { // on Windows, nothing is named after the instance
 		return ""
 	}
 	sum := sha256.Sum256([]byte(path))
 	return hex.EncodeToString(sum[:4])[:7]
+}
+
+// resolvePath returns the absolute path of a subnet file. A file may have several paths:
+// /var/run is a link to /run.
+func resolvePath(subnetFile string) string {
+	path, err := filepath.Abs(subnetFile)
+	if err != nil {
+		path = subnetFile
+	}
+	return filepath.Join(resolveLinks(filepath.Dir(path)), filepath.Base(path))
+}
+
+// subnetFileOf returns the path of the subnet file of a daemon with these arguments and
+// environment, or why it is not known. environ is nil if it cannot be read.
+func subnetFileOf(args, environ []string) (string, error) {
+	o, _ := parseOptions(args, environ) // mistakes after its subnet file do not matter
+	_, given := o.given["subnet-file"]
+	// Flags behind one that flanneld does not know are not read.
+	named := slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, "subnet-file") })
+	switch {
+	case environ == nil && !given: // FLANNELD_SUBNET_FILE may name any
+		return "", errors.New("its environment cannot be read")
+	case named && o.given["subnet-file"] != "--subnet-file": // perhaps the environment names another one, which the flag overrides
+		return "", errors.New("it has unknown flags")
+	}
+	return resolvePath(o.SubnetFile), nil
 }
 
 // resolveLinks follows the symbolic links in the path of a directory. If the directory does

@@ -20,8 +20,8 @@ func daemonChecks() []Check {
 	return []Check{
 		{"FL101", "the daemon runs and the network is up to date",
 			"the daemon does not run, or the network is not up to date", anySystem, needs{daemonKnown}, upToDate},
-		{"FL102", "no more than one flanneld runs on the node",
-			"more than one flanneld runs on the node", anySystem, nil, oneDaemon},
+		{"FL102", "no two flannelds on the node undo each other's changes",
+			"two flannelds on the node undo each other's changes", anySystem, nil, oneDaemon},
 		{"FL103", "the subnet file exists and matches the daemon's lease",
 			"the subnet file is missing, or does not match the daemon's lease", anySystem, nil, subnetFile},
 		{"FL104", "no peer is rejected",
@@ -58,29 +58,40 @@ func upToDate(s Snapshot) Finding {
 	return ok("up to date since %s", utc(r.Since))
 }
 
-// oneDaemon finds a second flanneld or flannel. Two of them write different routes and
-// the same firewall rules, so that they keep undoing each other's changes.
+// oneDaemon finds two flannelds or flannels with the same subnet file. They write different
+// routes and the same firewall rules, so that they keep undoing each other's changes. Those
+// with different files are of different networks.
 func oneDaemon(s Snapshot) Finding {
-	var daemons, unknown []string
+	var all, conflicting, unknown []string
 	for _, p := range s.Processes.Value {
 		name := fmt.Sprintf("%s (pid %d)", p.Name, p.PID)
+		if p.SubnetFile != "" {
+			name += " with " + p.SubnetFile
+		}
 		if p.WhyNot != "" {
-			unknown = append(unknown, name+": "+p.WhyNot)
-		} else {
-			daemons = append(daemons, name)
+			name += ", perhaps: " + p.WhyNot
+		}
+		all = append(all, name)
+		conflicts := func(q Process) bool { return q.PID != p.PID && q.WhyNot == "" && q.SubnetFile == p.SubnetFile }
+		mayConflict := func(q Process) bool {
+			return q.PID != p.PID && (q.SubnetFile == p.SubnetFile || q.SubnetFile == "" || p.SubnetFile == "")
+		}
+		switch {
+		case p.WhyNot == "" && slices.ContainsFunc(s.Processes.Value, conflicts):
+			conflicting = append(conflicting, name)
+		case p.WhyNot != "" && slices.ContainsFunc(s.Processes.Value, mayConflict):
+			unknown = append(unknown, name)
 		}
 	}
 	switch {
-	case len(daemons) > 1:
-		return fail("Stop all but one: they undo each other's changes.", "%s", strings.Join(daemons, ", "))
+	case len(conflicting) > 0:
+		return fail("Stop all but one with the same subnet file: they undo each other's changes.", "%s", strings.Join(conflicting, ", "))
 	case !s.Processes.Known:
 		return processesKnown(s)
-	case len(daemons)+len(unknown) > 1:
-		return undecidable("not known to be daemons of this node: %s", several(unknown))
-	case len(unknown) == 1:
-		return ok("one at most: %s", unknown[0])
-	case len(daemons) == 1:
-		return ok("%s", daemons[0])
+	case len(unknown) > 0:
+		return undecidable("not known whether they undo each other's changes: %s", several(unknown))
+	case len(all) > 0:
+		return ok("%s", several(all))
 	}
 	return ok("no flanneld among the visible processes")
 }

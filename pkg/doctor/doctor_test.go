@@ -81,6 +81,14 @@ func (s *Snapshot) changeDevice(name string, change func(*Device)) {
 	s.Linux.Devices.Value = devices
 }
 
+// instances replaces the daemons by some with these subnet files, and PIDs from 42 on.
+func (s *Snapshot) instances(subnetFiles ...string) {
+	s.Processes.Value = nil
+	for i, file := range subnetFiles {
+		s.Processes.Value = append(s.Processes.Value, Process{PID: 42 + i, Name: "flanneld", SubnetFile: file})
+	}
+}
+
 // tunnel replaces the VXLAN device by one of another type.
 func (s *Snapshot) tunnel(name, kind string) {
 	reportOf(s).Node.Devices[1].Name = name
@@ -160,6 +168,24 @@ func TestDaemonChecks(t *testing.T) {
 		}},
 		{"FL102", Fail, "flanneld 42 flanneld 44", func(s *Snapshot) {
 			s.Processes.Value = append(s.Processes.Value, Process{PID: 43, Name: "flanneld", WhyNot: "denied"}, Process{PID: 44, Name: "flanneld"})
+		}},
+		{"FL102", OK, "flanneld 42 /a 43 /b", func(s *Snapshot) { s.instances("/a", "/b") }},
+		{"FL102", Fail, "flanneld 42 44 /a", func(s *Snapshot) { s.instances("/a", "/b", "/a") }},
+		{"FL102", OK, "flanneld 42 43 denied", func(s *Snapshot) {
+			s.instances("/a", "/b")
+			s.Processes.Value[1].WhyNot = "denied"
+		}},
+		{"FL102", Undecided, "flanneld 44 denied", func(s *Snapshot) {
+			s.instances("/a", "/b", "/a")
+			s.Processes.Value[2].WhyNot = "denied"
+		}},
+		{"FL102", Undecided, "flanneld 43 denied", func(s *Snapshot) { // its file is not known
+			s.instances("/a", "")
+			s.Processes.Value[1].WhyNot = "denied"
+		}},
+		{"FL102", Undecided, "flanneld 42 43 denied", func(s *Snapshot) {
+			s.instances("/a", "/a")
+			s.Processes.Value[0].WhyNot, s.Processes.Value[1].WhyNot = "denied", "denied"
 		}},
 		{"FL103", Fail, "/run/flannel/subnet.env", func(s *Snapshot) { s.Env = Known(subnet.Env{}) }},
 		{"FL103", Fail, "FLANNEL_MTU=x", func(s *Snapshot) {

@@ -86,7 +86,11 @@ type Process struct {
 	PID  int      `json:"pid"`
 	Name string   `json:"name"`
 	Args []string `json:"args,omitempty"` // without its name, and without secrets
-	// WhyNot is why it is not known whether the process is a daemon of this node; "": it is one.
+	// SubnetFile is the path of a daemon's subnet file without symbolic links; "": it is not
+	// known, or all daemons of the node count as having the same one, as on Windows.
+	SubnetFile string `json:"subnetFile,omitempty"`
+	// WhyNot is why it is not known whether the process is a daemon of this node, or with
+	// which subnet file; "": it is one.
 	WhyNot string `json:"whyNot,omitempty"`
 }
 

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"flannel/pkg/doctor"
 )
 
 // Daemon is a running daemon of flanneld or flannel.
 type Daemon struct {
 	PID           int
+	Name          string   // of the program's file
 	Args, Environ []string // without the program's name; Environ is nil if it cannot be read
 	WhyNot        string   // why it is not known whether it is in this network namespace, or why Environ is nil; else ""
 }
@@ -22,7 +25,7 @@ func Daemons(commands []string) ([]Daemon, error) {
 	found, err := daemons(commands)
 	var all []Daemon
 	for _, p := range found {
-		d := Daemon{PID: p.PID, Args: p.Args, WhyNot: p.WhyNot}
+		d := Daemon{PID: p.PID, Name: p.Name, Args: p.Args, WhyNot: p.WhyNot}
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
 		switch {
 		case ended(err):
@@ -35,4 +38,21 @@ func Daemons(commands []string) ([]Daemon, error) {
 		all = append(all, d)
 	}
 	return all, err
+}
+
+// daemonsOfNode returns the daemons for the Snapshot, with their subnet files.
+func daemonsOfNode(o Options) ([]doctor.Process, error) {
+	all, err := Daemons(o.Commands)
+	var found []doctor.Process
+	for _, d := range all {
+		p := doctor.Process{PID: d.PID, Name: d.Name, Args: d.Args, WhyNot: d.WhyNot}
+		if o.SubnetFileOf != nil {
+			file, unknown := o.SubnetFileOf(d.Args, d.Environ)
+			if p.SubnetFile = file; unknown != nil {
+				p.WhyNot = cmp.Or(p.WhyNot, fmt.Sprintf("find its subnet file: %v", unknown))
+			}
+		}
+		found = append(found, p)
+	}
+	return found, err
 }

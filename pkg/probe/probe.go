@@ -38,7 +38,11 @@ type Options struct {
 	JournalFile string   // where flanneld saves the host's settings (hns.json)
 	LeftFiles   []string // files of other scripts; those that exist are in the Snapshot
 	Commands    []string // arguments with which flanneld is not the daemon
-	Peer        string   // name, subnet or address of a peer to which the path is tested; "": some are chosen
+	// SubnetFileOf returns the path of the subnet file of a daemon with these arguments and
+	// environment, or why it is not known. environ is nil if it cannot be read. On Linux
+	// only; nil: all daemons count as having the same one.
+	SubnetFileOf func(args, environ []string) (string, error)
+	Peer         string // name, subnet or address of a peer to which the path is tested; "": some are chosen
 	// Underlay reads the interfaces of this machine.
 	Underlay func() (underlay.Snapshot, error)
 	// Cluster reads the store of leases; nil: it is not read.

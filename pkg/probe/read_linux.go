@@ -38,7 +38,7 @@ func system(o Options, s *doctor.Snapshot) []probe {
 		l.Kernel = unix.ByteSliceToString(name.Release[:])
 	}
 	return []probe{
-		factProbe(&s.Processes, withoutContext(func() ([]doctor.Process, error) { return daemons(o.Commands) })),
+		factProbe(&s.Processes, withoutContext(func() ([]doctor.Process, error) { return daemonsOfNode(o) })),
 		factProbe(&l.Sysctls, withoutContext(func() (doctor.Sysctls, error) { return sysctls("/proc/sys") })),
 		factProbe(&l.Devices, withoutContext(devices)),
 		factProbe(&l.IPTables, func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "iptables") }),
