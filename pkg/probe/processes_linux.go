@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -40,6 +41,21 @@ func processes() (all []process, unread error) {
 		all = append(all, process{pid: pid, name: filepath.Base(args[0]), args: args})
 	}
 	return all, unread
+}
+
+// hiddenProcesses returns an error if /proc may lack processes of the host, as in a container
+// with a PID namespace of its own. It lacks none if process 2 is the first thread of the
+// kernel, which only the initial namespace has. A node may be a container (kind), with an
+// init as process 1.
+func hiddenProcesses() error {
+	name := func(pid int) string {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		return strings.TrimSpace(string(text))
+	}
+	if first := name(1); first == "systemd" || first == "init" || name(2) == "kthreadd" {
+		return nil
+	}
+	return errors.New("the processes of the host are not visible here, as in a container: run this on the host, or in a container with its PID namespace (hostPID)")
 }
 
 // commandLine returns the command line of the process with this directory in /proc.
@@ -115,7 +131,7 @@ func parentOf(pid int) (parent int) {
 
 // managers reads the state files of NetworkManager and systemd-networkd, which
 // say whether a device is managed. They remain when the programs end.
-// An error of a running one may come with what could be read.
+// An error, of a running one or because one may run unseen, may come with what could be read.
 func managers() (found []doctor.LinkManager, unread error) {
 	all, unread := processes()
 	running := map[string]bool{}
@@ -145,7 +161,7 @@ func managers() (found []doctor.LinkManager, unread error) {
 			networkd.Manages = append(networkd.Manages, d.Name)
 		}
 	}
-	return []doctor.LinkManager{nm, networkd}, unread
+	return []doctor.LinkManager{nm, networkd}, cmp.Or(unread, hiddenProcesses())
 }
 
 // stateFile reads a file with lines of name=value. If it does not exist, there are no

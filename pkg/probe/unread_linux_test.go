@@ -7,7 +7,9 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +17,7 @@ import (
 	"flannel/internal/test/nstest"
 	"flannel/pkg/doctor"
 	"flannel/pkg/doctor/ruleset"
+	"flannel/pkg/underlay"
 )
 
 // A flanneld whose network namespace this process may not see can be a daemon of this node, or of another one. Others are
@@ -177,6 +180,49 @@ func TestPartlyListedRules(t *testing.T) {
 		list, err := iptables(t.Context(), "iptables")
 		if err == nil || len(list) != 1 || list[0].Variant != ruleset.VariantLegacy || !strings.Contains(strings.Join(list[0].Lines, "\n"), "192.0.2.1") {
 			t.Errorf("%v, %v", list, err)
+		}
+	})
+}
+
+// separate is an environment variable of TestHiddenProcesses in a PID namespace of its own.
+const separate = "FLANNEL_TEST_SEPARATE"
+
+// In a container that shares only the network with the host, another flanneld and NetworkManager may run unseen. A node may be
+// a container, with an init.
+func TestHiddenProcesses(t *testing.T) {
+	if os.Getenv(separate) != "" { // started below; process 1
+		sh(t, "mount -t proc proc /proc")
+		for name, want := range map[string]doctor.Verdict{"flanneld": doctor.Undecided, "systemd": doctor.OK} {
+			if err := os.WriteFile("/proc/1/comm", []byte(name), 0); err != nil {
+				t.Fatal(err)
+			}
+			results := doctor.Examine(Read(t.Context(), Options{SubnetFile: "/run/flannel/subnet.env", Timeout: time.Minute,
+				Underlay: func() (underlay.Snapshot, error) { return underlay.Snapshot{}, nil }}))
+			for _, r := range results {
+				if (r.Code == "FL102" || r.Code == "FL206") && r.Verdict != want {
+					t.Errorf("if process 1 is %s, %s is %s, %q, want %s", name, r.Code, r.Verdict, r.Seen, want)
+				}
+			}
+		}
+		return
+	}
+	// The inode of the initial PID namespace is a constant of the kernel (PROC_PID_INIT_INO).
+	if link, err := os.Readlink("/proc/self/ns/pid"); err != nil || link == "pid:[4026531836]" && hiddenProcesses() != nil {
+		t.Errorf("in the namespace %s, %v: %v", link, err, hiddenProcesses())
+	}
+	nstest.Run(t, func(t *testing.T) {
+		outside := exec.Command("/bin/sh", "-c", "sleep 600; :")
+		outside.Args[0] = "flanneld"
+		if err := outside.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer outside.Wait()         //nolint:errcheck // it is killed
+		defer outside.Process.Kill() //nolint:errcheck // it may have ended
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1")
+		cmd.Env = append(os.Environ(), separate+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
 		}
 	})
 }
