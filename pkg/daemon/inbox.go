@@ -62,6 +62,20 @@ func (in *inbox) takeConfig() (raw []byte, unread bool) {
 	return in.config, unread
 }
 
+// hasUnreadConfig reports whether a configuration was received since the last takeConfig.
+func (in *inbox) hasUnreadConfig() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.configUnread
+}
+
+// rereadConfig makes the latest configuration unread.
+func (in *inbox) rereadConfig() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.configUnread = true
+}
+
 // reset prepares for joining again: it keeps the configuration, as unread, and
 // drops what belongs to the former lease. Daemon.Run calls it between two
 // memberships, when all goroutines that call setPeers or setPublished have ended.

@@ -21,6 +21,7 @@ import (
 // then once a minute. Only a missing configuration is logged after joinGrace.
 func (d *Daemon) join(ctx context.Context, in *inbox) *node {
 	n := &node{}
+	var former node // a copy of n with the configuration before the latest, which was possible here; zero: none
 	// As at a start, prepare adopts the latest configuration at once, which inbox.reset has
 	// left unread: no rollout is in progress, no configuration is refused, and, as at a
 	// start, it has no mark, also if it proved the one that it adopts.
@@ -30,17 +31,28 @@ func (d *Daemon) join(ctx context.Context, in *inbox) *node {
 		reconcile.Wait(ctx, time.Now().Add(joinGrace), in.changed) // whatever ends it, Work looks for a configuration
 	}
 	acquiring := false // the last try got as far as acquire: a retry leaves its reason in /readyz
+	try := func(ctx context.Context) error {
+		err := d.prepare(ctx, n, in)
+		if err == nil && !acquiring { // acquire may wait for the store
+			d.reportWaiting(errNoLease)
+		}
+		if acquiring = err == nil; acquiring {
+			err = d.acquire(ctx, in, n)
+		}
+		return err
+	}
 	tries := reconcile.Runner{
 		News:  []<-chan struct{}{in.changed, d.Underlay.Changes()},
 		Retry: reconcile.Backoff{First: firstJoinRetry, Last: lastJoinRetry, Jitter: true},
 		Once:  reconcile.Once{Repeat: repeatLog},
 		Work: func(ctx context.Context) (time.Duration, error) {
-			err := d.prepare(ctx, n, in)
-			if err == nil && !acquiring { // acquire may wait for the store
-				d.reportWaiting(errNoLease)
+			err := try(ctx)
+			for errors.Is(err, errNewConfig) {
+				former = *n
+				err = try(ctx)
 			}
-			if acquiring = err == nil; acquiring {
-				err = d.acquire(ctx, in, n)
+			if err != nil && former.maker != nil {
+				err = d.joinWithFormer(ctx, in, n, &former, err)
 			}
 			if err != nil && ctx.Err() == nil {
 				err = d.whyNoConfig(err)
@@ -58,6 +70,21 @@ func (d *Daemon) join(ctx context.Context, in *inbox) *node {
 		return nil
 	}
 	return n
+}
+
+// joinWithFormer joins with the configuration before the latest, because n could not join with
+// the latest for a reason. The loop then reads the latest as a change, and refuses or adopts it.
+func (d *Daemon) joinWithFormer(ctx context.Context, in *inbox, n, former *node, reason error) error {
+	err := d.chooseAndBuild(ctx, former)
+	if err == nil {
+		err = d.acquire(ctx, in, former)
+	}
+	if err != nil {
+		return reason
+	}
+	*n = *former
+	in.rereadConfig()
+	return nil
 }
 
 // acquire acquires a lease with a subnet of the configuration's networks, the
@@ -87,7 +114,10 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	}
 	d.updateRules(n) // Acquire takes no subnet of a lease that is valid by these rules
 	lease, err := d.Manager.Acquire(ctx, cfg, want)
-	if err != nil {
+	switch {
+	case in.hasUnreadConfig(): // Acquire may have waited for the store
+		return errNewConfig
+	case err != nil:
 		return fmt.Errorf("acquire a subnet: %w", err)
 	}
 	next := *n
@@ -128,8 +158,8 @@ func formerOf(env subnet.Env, networks []netip.Prefix, lease subnet.Lease) (f fo
 }
 
 // prepare reads the configuration, chooses the underlay and builds the backend.
-// It fails if one of them is not available, or if they do not fit together. It builds
-// before there is a lease, because the rules by which Acquire judges leases are the plan's.
+// It fails if one of them is not available, or if they do not fit together, and with
+// errNewConfig.
 func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 	if raw, unread := in.takeConfig(); unread {
 		n.configErr = d.readConfig(n, raw)
@@ -140,6 +170,16 @@ func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 	case n.maker == nil:
 		return errNoConfig
 	}
+	err := d.chooseAndBuild(ctx, n)
+	if err == nil && in.hasUnreadConfig() { // chooseUnderlay may have waited for this node's podCIDR
+		return errNewConfig
+	}
+	return err
+}
+
+// chooseAndBuild chooses the underlay for the configuration of n, and builds the backend. It builds
+// before there is a lease, because the rules by which Acquire judges leases are the plan's.
+func (d *Daemon) chooseAndBuild(ctx context.Context, n *node) error {
 	if err := d.chooseUnderlay(ctx, n); err != nil {
 		return err
 	}
@@ -147,8 +187,12 @@ func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 }
 
 var (
-	errNoConfig = error(caused{errors.New("no network configuration received yet"), causeNoConfig})
-	errNoLease  = errors.New("waiting for a subnet lease")
+	// errNewConfig means that a newer configuration arrived during this try, and that the one before is
+	// possible on this node. join tries again at once with the newer one, because the loop might have to
+	// refuse it.
+	errNewConfig = errors.New("the network configuration has changed meanwhile")
+	errNoConfig  = error(caused{errors.New("no network configuration received yet"), causeNoConfig})
+	errNoLease   = errors.New("waiting for a subnet lease")
 )
 
 // reportWaiting reports, to readiness and to the store, why the daemon has not
