@@ -58,7 +58,7 @@ type Config struct {
 }
 
 // Guard keeps the table. Its methods are for the daemon's loop (by type guarding of package linux),
-// except Counts, Dropped, Joined, FoundOfPeer and ObserveAddr, which any goroutine may call.
+// except Counts, Dropped, Joined, FoundOfPeer, ObserveAddr and Relist, which any goroutine may call.
 type Guard struct {
 	table  *nftables.Table // its name and family
 	notify func()          // has the loop make a pass, which calls Apply; does not block
@@ -97,11 +97,11 @@ type Guard struct {
 	// unapplied is the error of the last Apply, and unpruned that of the last Prune, if retry is for it; else nil.
 	unapplied, unpruned error
 	// stale: others may have changed the table. podsStale: the interfaces of pods may
-	// have changed.
-	stale, podsStale atomic.Bool
-	relist           bool // by Relist: check reads the table if nf_tables has changed
-	interrupted      bool // by dump, since the last check began or the last write ended: a list may be incomplete
-	incomplete       bool // interrupted when the last write ended: the next check has the rules written again
+	// have changed. relist, by Relist: check reads the table if nf_tables has changed.
+	stale, podsStale, relist atomic.Bool
+
+	interrupted bool // by dump, since the last check began or the last write ended: a list may be incomplete
+	incomplete  bool // interrupted when the last write ended: the next check has the rules written again
 }
 
 // New opens the guard of a flanneld (see cmd/flanneld/instance.go) in the network namespace of
@@ -151,7 +151,7 @@ func (g *Guard) tables() dataplane.Tables {
 
 // Relist makes the next Apply find the interfaces of pods again, and read the table if nf_tables has
 // changed since the last check, for a resync.
-func (g *Guard) Relist() { g.relist = true; g.podsStale.Store(true) }
+func (g *Guard) Relist() { g.relist.Store(true); g.podsStale.Store(true) }
 
 // Reset makes the guard want no peers. All paths are put again before the next Apply.
 func (g *Guard) Reset() {
@@ -237,11 +237,11 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 
 // update is the part of Apply whose errors are returned, for a guard that is on.
 func (g *Guard) update(ctx context.Context, o dataplane.Options, c Config, interfaces func() ([]string, error)) error {
-	stale := g.stale.Swap(false)
+	stale, relist := g.stale.Swap(false), g.relist.Swap(false)
 	if stale {
 		g.compared = 0 // a notification outvotes the generation, which the last check may have read too early
 	}
-	if stale || g.relist {
+	if stale || relist {
 		if err := g.check(o); err != nil {
 			g.stale.Store(true)
 			return err

@@ -30,7 +30,7 @@ import (
 // check by Relist alone reads nothing.
 func (g *Guard) check(o dataplane.Options) error {
 	generation := rtnetlink.TablesGeneration() // before the lists: a change in between makes the next check read again
-	g.relist, g.interrupted = false, false
+	g.interrupted = false
 	if g.config != nil && generation != 0 && generation == g.compared {
 		return nil
 	}
@@ -346,8 +346,8 @@ func (g *Guard) sortedMasks() []mask { return slices.SortedFunc(maps.Keys(g.mask
 // remove deletes the table, unless there is none. Rules that are written later begin a new trial.
 func (g *Guard) remove() error {
 	g.trial = trial{}
-	stale := g.stale.Swap(false) || g.relist // before the table is deleted: somebody may make another one at once
-	if g.relist = false; g.absent && !stale {
+	stale, relist := g.stale.Swap(false), g.relist.Swap(false) // before the table is deleted: somebody may make another one at once
+	if g.absent && !stale && !relist {
 		return nil
 	}
 	_, err := g.deleteTable()

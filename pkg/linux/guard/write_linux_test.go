@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -175,6 +176,26 @@ func TestRemoveAgain(t *testing.T) {
 		}
 		if table, err := g.kernelTable(); table != nil || err != nil {
 			t.Errorf("the table is there: %v, %v", table, err)
+		}
+	})
+}
+
+// The watcher of package linux asks for a resync while the loop applies: the race detector must find nothing.
+func TestRelistBesideApply(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := &link{t: t}
+		g := l.guard(paths...)
+		defer g.Close() //nolint:errcheck // not what is tested
+		for range 10 {
+			var beside sync.WaitGroup
+			beside.Go(g.Relist)
+			l.apply(g, Config{})
+			beside.Wait()
+			beside.Go(g.Relist)
+			if err := g.Apply(t.Context(), dataplane.Options{}, nil, nil); err != nil {
+				t.Error(err)
+			}
+			beside.Wait()
 		}
 	})
 }
