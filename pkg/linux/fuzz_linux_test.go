@@ -24,8 +24,8 @@ func FuzzNotifications(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Cleanup(func() { d.Close() })                //nolint:errcheck // it ends here
-	w := &watcher{d: d, last: map[int]linkState{}} // beside the one that hears the kernel
+	f.Cleanup(func() { d.Close() })                                            //nolint:errcheck // it ends here
+	w := &watcher{d: d, last: map[int]linkState{}, addrs: map[addrKey]uint8{}} // beside the one that hears the kernel
 	f.Fuzz(func(t *testing.T, kind uint16, body []byte) {
 		next := scope{links: map[int]bool{7: true, 0: true}, tunnels: map[int]bool{7: true}, networks: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
 		d.scope.Store(&next)

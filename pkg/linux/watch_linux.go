@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,6 +42,18 @@ type watcher struct {
 	// last has our devices, those with a name that flannel gives, and the underlay, by index, as of their
 	// last notifications. It is for the listener's goroutine alone.
 	last map[int]linkState
+	// addrs has the flags of addresses of our devices and the underlay, as of their last notifications.
+	// It is for the listener's goroutine alone, and so is problem.
+	addrs   map[addrKey]uint8
+	problem reconcile.Once // of logged losses; is told only errors, so that each is repeated hourly
+}
+
+// addrKey identifies an address of a device. On a point-to-point device, ip is the peer's, and
+// local is ours.
+type addrKey struct {
+	index     int
+	ip, local netip.Addr
+	bits      uint8 // the prefix length
 }
 
 // linkState holds the properties of a device whose changes matter, unlike those
@@ -63,7 +76,7 @@ var groups = []int{
 // watch subscribes to the notifications, and starts the goroutine. The caller closes the
 // watcher. There are no devices of ours yet, for the filter: Ensure sets them.
 func watch(d *Driver) (*watcher, error) {
-	w := &watcher{d: d, last: map[int]linkState{}}
+	w := &watcher{d: d, last: map[int]linkState{}, addrs: map[addrKey]uint8{}, problem: reconcile.Once{Repeat: repeatLog}}
 	filter, err := w.filter(nil)
 	if err != nil {
 		return nil, err
@@ -103,9 +116,10 @@ func (w *watcher) close() error { return w.listener.Close() }
 // was full (ENOBUFS) or failed, or handle has returned an error. The listener has logged other
 // errors than ENOBUFS. QueueResync may be called beside the loop: it only sets flags.
 func (w *watcher) lost(err error) {
-	if errors.Is(err, unix.ENOBUFS) {
+	if errors.Is(err, unix.ENOBUFS) && w.problem.Due(err, time.Now()) {
 		w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
 	}
+	clear(w.addrs) // so that the next notification of each address counts
 	w.d.QueueResync()
 	reconcile.Notify(w.d.changes)
 }
@@ -115,6 +129,9 @@ const (
 	causeNotificationsLost = "notifications-lost"
 	causeNoFilter          = "notifications-unfiltered"
 )
+
+// repeatLog is after what time the warning about lost notifications is repeated.
+const repeatLog = time.Hour
 
 // handle handles one notification. The methods that it calls return whether there is
 // drift, so that a pass is due. After an error, the listener calls lost.
@@ -130,7 +147,7 @@ func (w *watcher) handle(h rtnetlink.Header, body []byte) error {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		drift, err = w.link(h.Kind == unix.RTM_NEWLINK, body)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		drift, err = w.address(body)
+		drift, err = w.address(h.Kind == unix.RTM_NEWADDR, body)
 	case unix.RTM_NEWNETCONF:
 		drift, err = w.netconf(body)
 	}
@@ -252,6 +269,7 @@ func (w *watcher) link(present bool, body []byte) (drift bool, err error) {
 	if known && present && old.up == state.up && old.name == state.name {
 		return true, nil // only properties: the entries still exist
 	}
+	clear(w.addrs) // another device may get the index, and IPv6 checks addresses that stayed for duplicates again
 	w.d.tables.Relist()
 	return true, nil
 }
@@ -277,15 +295,21 @@ func tunnelData(info []byte) (data string) {
 }
 
 // address handles changed addresses. When one of our devices or the underlay loses its last
-// address, the kernel deletes its routes without notifications. Addresses of other devices
-// matter if the device has a name of ours or is a pods' interface, to the guard, and to
-// the bridges of former subnets.
-func (w *watcher) address(body []byte) (drift bool, err error) {
+// address, the kernel deletes its routes without notifications. A notification that repeats a known
+// address does not matter: only its lifetime has changed, as at each router advertisement or
+// renewal by DHCP. Addresses of other devices matter if the device has a name of ours or is a
+// pods' interface, to the guard, and to the bridges of former subnets. body is struct ifaddrmsg,
+// with the prefix length at byte 1, the flags at byte 2 and the index at byte 4, and attributes.
+func (w *watcher) address(present bool, body []byte) (drift bool, err error) {
 	if len(body) < unix.SizeofIfAddrmsg {
 		return false, rtnetlink.ErrShort
 	}
 	index, attrs := int(int32(binary.NativeEndian.Uint32(body[4:]))), body[unix.SizeofIfAddrmsg:]
 	ip := rtnetlink.Address(rtnetlink.Attr(attrs, unix.IFA_ADDRESS))
+	local := rtnetlink.Address(rtnetlink.Attr(attrs, unix.IFA_LOCAL)) // differs from ip on a point-to-point device
+	key, flags := addrKey{index: index, ip: ip, local: local, bits: body[1]}, body[2]
+	old, repeated := w.addrs[key]
+	delete(w.addrs, key)
 	if _, known := w.last[index]; !w.d.scope.Load().links[index] { // neither ours nor the underlay
 		if known { // it has a name of ours; with the new address it may belong to our network
 			w.d.strays.Store(true) // so that pruneStrays looks at it
@@ -294,13 +318,18 @@ func (w *watcher) address(body []byte) (drift bool, err error) {
 		if ofPods {
 			w.d.sysctls.dirty.Store(true)
 		}
-		local := rtnetlink.Address(rtnetlink.Attr(attrs, unix.IFA_LOCAL)) // differs from ip on a point-to-point device
 		ofGuard := w.d.guard.observeAddr(ip) || w.d.guard.observeAddr(local)
 		ofFormer := w.d.bridges.observeAddr(ip)
 		return known || ofPods || ofGuard || ofFormer, nil
 	}
 	if ip.IsLinkLocalUnicast() {
 		return false, nil // the kernel gives a device such an address by itself
+	}
+	if present {
+		w.addrs[key] = flags
+		if repeated && old == flags {
+			return false, nil
+		}
 	}
 	w.d.markDirty()
 	w.d.tables.Relist()

@@ -1,6 +1,9 @@
 package linux
 
 import (
+	"bytes"
+	"cmp"
+	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -140,6 +143,94 @@ func TestNoFilter(t *testing.T) {
 		case <-heard:
 		case <-time.After(time.Minute):
 			t.Error("a neighbour of a new device is not received")
+		}
+	})
+}
+
+// A new lifetime of an address of the underlay, as of each router advertisement or renewal by DHCP, leads to no list. What
+// may concern us does: a new or deleted address, one with other flags, and the first notification of each after the device was
+// down, or after notifications were lost.
+func TestRepeatedAddresses(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		log := &logtest.Log{}
+		d, err := New(dataplane.Options{Log: log.Logger()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.close() //nolint:errcheck // of no interest
+		w := d.watcher
+		if err := w.close(); err != nil { // this test calls its methods
+			t.Fatal(err)
+		}
+		const settled = "until ip link show eth0 | grep -q 'state UP'; do sleep .01; done" // then, no notification is to come
+		run(t, `ip link add eth0 type veth peer name far; ip link set eth0 up; ip link set far up; %s
+			ip addr add fd00:100::1/64 dev eth0 nodad; until ip addr show dev eth0 | grep fd00 | grep -qv tentative; do sleep .01; done`, settled)
+		underlay, err := net.InterfaceByName("eth0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		type message struct {
+			header rtnetlink.Header
+			body   []byte
+		}
+		messages := make(chan message, 1000)
+		listener, err := rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_ROUTE, Groups: groups,
+			Each: func(h rtnetlink.Header, body []byte) error { messages <- message{h, bytes.Clone(body)}; return nil },
+			Lost: func(err error) { t.Error(err) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close() //nolint:errcheck // only read from
+		for _, step := range []struct {
+			what, command string
+			lists         bool
+		}{
+			{"before eth0 is the underlay", "ip addr add 192.168.100.1/24 dev eth0 valid_lft 300 preferred_lft 300", false},
+			{"device", "ip link set eth0 mtu 1400", true},
+			{"first notification", "ip addr change 192.168.100.1/24 dev eth0 valid_lft 310 preferred_lft 310", true},
+			{"lifetime", "ip addr change 192.168.100.1/24 dev eth0 valid_lft 320 preferred_lft 320", false},
+			{"lifetime again", "ip addr change 192.168.100.1/24 dev eth0 valid_lft 330 preferred_lft 330", false},
+			{"deprecated", "ip addr change 192.168.100.1/24 dev eth0 valid_lft 320 preferred_lft 0", true},
+			{"first notification of IPv6", "ip addr change fd00:100::1/64 dev eth0 nodad valid_lft 300 preferred_lft 300", true},
+			{"lifetime of IPv6", "ip addr change fd00:100::1/64 dev eth0 nodad valid_lft 310 preferred_lft 310", false},
+			{"never ends", "ip addr change fd00:100::1/64 dev eth0 nodad", true},
+			{"never ends, again", "ip addr change fd00:100::1/64 dev eth0 nodad", false},
+			{"another address", "ip addr add 192.168.100.9/24 dev eth0", true},
+			{"same address for another network", "ip addr add 192.168.100.9/28 dev eth0", true},
+			{"same address for a peer", "ip addr add 192.168.100.9 peer 192.168.200.9 dev eth0", true},
+			{"deleted", "ip addr del 192.168.100.9/24 dev eth0", true},
+			{"added again", "ip addr add 192.168.100.9/24 dev eth0", true},
+			{"down and up", "ip link set eth0 down; ip link set eth0 up; " + settled, true},
+			{"first notification since", "ip addr change 192.168.100.9/24 dev eth0", true},
+			{"not the first one since", "ip addr change 192.168.100.9/24 dev eth0", false},
+			{"lost notifications", "", true},
+			{"first notification since", "ip addr change 192.168.100.9/24 dev eth0", true},
+			{"not the first one since", "ip addr change 192.168.100.9/24 dev eth0", false},
+			{"lost notifications again", "", true},
+		} {
+			d.dirty.Store(false)
+			if step.command == "" {
+				w.lost(fmt.Errorf("receive: %w", unix.ENOBUFS))
+			}
+			run(t, "%s; ip addr add 10.99.0.1/32 dev lo; ip addr del 10.99.0.1/32 dev lo", cmp.Or(step.command, "true"))
+			for last := false; !last; {
+				select {
+				case m := <-messages:
+					if err := w.handle(m.header, m.body); err != nil {
+						t.Fatal(err)
+					}
+					last = m.header.Kind == unix.RTM_DELADDR && slices.Equal(rtnetlink.Attr(m.body[unix.SizeofIfAddrmsg:], unix.IFA_LOCAL), []byte{10, 99, 0, 1})
+				case <-time.After(time.Minute):
+					t.Fatalf("%s: notifications are missing", step.what)
+				}
+			}
+			if lists := d.dirty.Load(); lists != step.lists {
+				t.Errorf("%s: devices and tables are listed again: %t", step.what, lists)
+			}
+			d.scope.Store(&scope{links: map[int]bool{underlay.Index: true}})
+		}
+		if n := log.Count("cause=" + causeNotificationsLost); n != 1 {
+			t.Errorf("lost notifications were logged %d times, want once:\n%s", n, log.String())
 		}
 	})
 }
