@@ -39,7 +39,6 @@ type devices struct {
 	// repairing: the present Ensure has the devices of the last one, which was settled. What differs was
 	// changed by somebody else, and is counted as a repair.
 	repairing bool
-	changed   int // number of changes by the present Ensure
 
 	dirty  atomic.Bool // devices may differ from the desired ones: the next Ensure reads them
 	strays atomic.Bool // there may be devices of ours that Ensure was not given: see pruneStrays
@@ -81,7 +80,6 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 		return d.ensured, nil
 	}
 	d.repairing = d.settled && reflect.DeepEqual(d.desired, devices)
-	d.changed = 0
 	links, errs := dataplane.Links{}, []error(nil)
 	for _, dev := range devices {
 		d.made[dev.Name] = d.made[dev.Name] || isTunnel(dev)
@@ -99,9 +97,6 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 	d.setScope(devices, links)
 	d.desired, d.ensured = slices.Clone(devices), links
 	err := errors.Join(errs...)
-	if d.repairing {
-		d.repairs.Count("devices", d.changed)
-	}
 	d.settled = err == nil
 	d.dirty.CompareAndSwap(false, err != nil) // true stays: the watcher has seen another change
 	if reconcile.IsUnknown(err) {

@@ -228,3 +228,32 @@ func TestOneRefusalBlocksNoOther(t *testing.T) {
 		}
 	})
 }
+
+// A program that changes devices and parameters again and again does not fill the log. All of it is repaired.
+func TestManyRepairsAreNotLogged(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.mustPass()
+		log := &logtest.Log{}
+		m.Driver.devices.log, m.sysctls.log = log.Logger(), log.Logger()
+		const repairs = 30
+		for range repairs {
+			run(t, "ip link set flannel.1 address 02:00:00:00:99:98; sysctl -qw net.ipv4.ip_forward=0")
+			m.markDirty() // do not wait for the notifications
+			m.mustPass()
+			if got := run(t, "cat /proc/sys/net/ipv4/ip_forward; ip link show flannel.1"); !strings.HasPrefix(got, "1\n") || !strings.Contains(got, "02:00:00:00:00:01") {
+				t.Fatalf("not repaired:\n%s", got)
+			}
+		}
+		for _, what := range []string{"cause=" + causeMACRestored, "sysctl=net/ipv4/ip_forward"} {
+			if n := log.Count(what); n == 0 || n >= repairs {
+				t.Errorf("%s was logged %d times, for %d repairs", what, n, repairs)
+			}
+		}
+		m.counting.Lock()
+		defer m.counting.Unlock()
+		if m.repaired["devices"] < repairs || m.repaired["sysctls"] < repairs {
+			t.Errorf("counted %v, want %d of each", m.repaired, repairs)
+		}
+	})
+}

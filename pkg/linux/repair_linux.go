@@ -78,10 +78,16 @@ func (d *devices) restoreMAC(dev dataplane.Device, l netlink.Link) error {
 	return nil
 }
 
-// logDevice logs a change of a device, and counts it, for the repairs that Ensure reports.
+// logDevice logs a change of a device. If it is a repair, logDevice counts it, and does not log it if
+// there have been many lately.
 func (d *devices) logDevice(text string, attrs ...any) {
-	d.changed++
-	d.log.Info(text, attrs...)
+	logs := true
+	if d.repairing {
+		logs = d.repairs.Count("devices", 1)
+	}
+	if logs {
+		d.log.Info(text, attrs...)
+	}
 }
 
 // logPart is logDevice for changes that are also a part of creating a device, or of another

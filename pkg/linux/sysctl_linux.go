@@ -149,9 +149,10 @@ func readSysctl(path string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// set sets a kernel parameter that has another value, and logs that. The path has slashes instead
-// of dots, since device names may contain dots. set ignores parameters that the kernel does not have
-// (IPv6 is disabled). Its error is reconcile.Unknown only if the value could not be read.
+// set sets a kernel parameter that has another value, and logs that, unless there have been many such
+// repairs lately. The path has slashes instead of dots, since device names may contain dots. set ignores
+// parameters that the kernel does not have (IPv6 is disabled). Its error is reconcile.Unknown only if the
+// value could not be read.
 func (s *sysctls) set(path, value string) error {
 	old, err := readSysctl(path)
 	if err != nil || old == "" {
@@ -164,11 +165,14 @@ func (s *sysctls) set(path, value string) error {
 	if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0); err != nil {
 		return fmt.Errorf("set sysctl %s to %s (it is %s; set it on the host if this container may not): %w", path, value, old, err)
 	}
+	logs := true
 	if s.right[path] { // else the network is being set up
-		s.repairs.Count("sysctls", 1)
+		logs = s.repairs.Count("sysctls", 1)
 	}
 	s.right[path] = true
-	s.log.Info("changed a sysctl that the network needs", "sysctl", path, "from", old, "to", value)
+	if logs {
+		s.log.Info("changed a sysctl that the network needs", "sysctl", path, "from", old, "to", value)
+	}
 	return nil
 }
 

@@ -21,6 +21,9 @@ import (
 // with what was written. The methods are called by Apply, Prune and Remove. Rules drop
 // packets only after a trial (trial_linux.go), in which they only count them.
 
+// repairedRules is a label of the metric of repairs.
+const repairedRules = "guard-rules"
+
 // check compares the rules in the kernel with those that were written last, by their
 // handles, which the kernel never uses twice, and has the next Add of the sets' tables list them.
 // If anything differs, or the rules are not in force, or after a start, config is nil afterwards, so
@@ -67,8 +70,9 @@ func (g *Guard) check(o dataplane.Options) error {
 	}
 	isChanged := !inForce || !hasCounters || !isWritten && !g.incomplete || len(g.made) < made // by somebody else
 	if g.config != nil && isChanged {
-		g.log.Info("repairing the guard's table, somebody else has changed it", "table", g.table.Name)
-		o.Repairs.Count("guard-rules", 1) // a label of the metric of repairs
+		if logs := o.Repairs.Count(repairedRules, 1); logs {
+			g.log.Info("repairing the guard's table, somebody else has changed it", "table", g.table.Name)
+		}
 	}
 	if !isWritten {
 		g.config = nil
@@ -92,7 +96,7 @@ func (g *Guard) replaceForeign(o dataplane.Options) error {
 			return err
 		}
 		g.log.Info("replacing the guard's table, it has sets that do not behave like the guard's", "table", g.table.Name, "sets", foreign)
-		o.Repairs.Count("guard-rules", 1)
+		o.Repairs.Count(repairedRules, 1)
 		g.changed() // check the new sets soon
 	case 1:
 		g.log.Warn("sets in the guard's table still do not behave like the guard's, keeping them", "table", g.table.Name, "sets", foreign)

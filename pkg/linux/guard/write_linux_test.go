@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
@@ -196,6 +197,33 @@ func TestRelistBesideApply(t *testing.T) {
 				t.Error(err)
 			}
 			beside.Wait()
+		}
+	})
+}
+
+// A program that changes the rules again and again does not fill the log. Each change is repaired.
+func TestManyRepairsAreNotLogged(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := &link{t: t}
+		g := l.guard(paths...)
+		defer g.Close() //nolint:errcheck // not what is tested
+		log, repaired := &logtest.Log{}, 0
+		g.log = log.Logger()
+		l.apply(g, Config{Outer: overVXLAN})
+		o := dataplane.Options{Repairs: dataplane.NewRepairs(g.log, func(string, int) { repaired++ })}
+		const repairs = 30
+		for range repairs {
+			nft(t, "flush chain inet flannel-guard arriving")
+			g.changed()
+			if err := g.Apply(t.Context(), o, completed(Config{Outer: overVXLAN}), nil); err != nil {
+				t.Fatal(err)
+			}
+			if text := nft(t, "list chain inet flannel-guard arriving"); !strings.Contains(text, "goto outer") {
+				t.Fatalf("the chain was not repaired:\n%s", text)
+			}
+		}
+		if n := log.Count("table=flannel-guard"); n < 10 || n >= repairs || repaired != repairs {
+			t.Errorf("%d repairs were logged %d times, and %d counted", repairs, n, repaired)
 		}
 	})
 }
