@@ -81,8 +81,20 @@ type conf struct {
 	// Only for GC: the attachments that exist. nil: the key is missing, so that nothing may be
 	// deleted. The key of ValidDraft is from a draft of CNI 1.1; runtimes still send it in
 	// addition to the final one, which counts if both are there.
-	Valid      *[]types.GCAttachment `json:"cni.dev/valid-attachments"`
-	ValidDraft *[]types.GCAttachment `json:"cni.dev/attachments"`
+	Valid      validList `json:"cni.dev/valid-attachments"`
+	ValidDraft validList `json:"cni.dev/attachments"`
+}
+
+// validList is the runtime's list of the attachments that exist. It is nil only if the key is missing.
+type validList []types.GCAttachment
+
+// UnmarshalJSON implements json.Unmarshaler. null is an empty list: libcni marshals a nil
+// slice if the network has no pods.
+func (v *validList) UnmarshalJSON(raw []byte) error {
+	var list []types.GCAttachment
+	err := json.Unmarshal(raw, &list)
+	*v = append(validList{}, list...)
+	return err
 }
 
 // parseConf parses the network configuration, and fills in the default paths.

@@ -107,7 +107,7 @@ func (p *Plugin) collectFile(ctx context.Context, c *conf, name string, args *sk
 // isValid reports whether an attachment is in the runtime's list. If ifName is
 // "", any interface of the container counts.
 func (c *conf) isValid(id, ifName string) bool {
-	return slices.ContainsFunc(*c.Valid, func(a types.GCAttachment) bool {
+	return slices.ContainsFunc(c.Valid, func(a types.GCAttachment) bool {
 		return a.ContainerID == id && (ifName == "" || a.IfName == ifName)
 	})
 }
@@ -122,8 +122,8 @@ func (p *Plugin) delegateGC(ctx context.Context, c *conf, d delegate, args *skel
 	if supported, err := call.versions(ctx, path); err != nil || !slices.Contains(supported, d.version()) {
 		return err
 	}
-	d.conf.set("cni.dev/valid-attachments", *c.Valid)
-	d.conf.set("cni.dev/attachments", *c.Valid)
+	d.conf.set("cni.dev/valid-attachments", c.Valid)
+	d.conf.set("cni.dev/attachments", c.Valid)
 	_, err = call.run(ctx, d)
 	return err
 }

@@ -59,6 +59,13 @@ func TestGC(t *testing.T) {
 	if diff := cmp.Diff([]string{"DEL a net1", "DEL b eth0", "DEL c eth0", "DEL flannel2 eth0", "GC  ", "VERSION  "}, calls); diff != "" {
 		t.Error(diff)
 	}
+	n.conf["cni.dev/valid-attachments"] = nil // null, as from libcni if the network has no pods
+	if s := n.run("GC", "", ""); s.err != nil {
+		t.Error(s.err)
+	}
+	if diff := cmp.Diff([]string{".b@eth0" + tempSuffix("other"), "foreign", "unreadable"}, n.saved()); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // Networks share a data directory. ADDs in one of them succeed while another one has
@@ -69,7 +76,7 @@ func TestGCDuringAddOfAnotherNetwork(t *testing.T) {
 	var collecting sync.WaitGroup
 	collecting.Go(func() {
 		p := &Plugin{OS: "linux", Stderr: io.Discard}
-		c := &conf{Name: "other", DataDir: n.path("data"), Valid: &[]types.GCAttachment{}}
+		c := &conf{Name: "other", DataDir: n.path("data"), Valid: validList{}}
 		for {
 			select {
 			case <-end:

@@ -69,6 +69,9 @@ func (m *machine) liveOnce(version string, want []string) {
 			m.Errorf("DEL: %v", err)
 		}
 	}
+	if err := m.cni.GCNetworkList(ctx, m.list, &libcni.GCArgs{}); err != nil { // null
+		m.Errorf("GC without pods: %v", err)
+	}
 	if left := m.leftovers(); len(left) > 0 {
 		m.Errorf("remaining: %v", left)
 	}
