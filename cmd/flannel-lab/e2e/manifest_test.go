@@ -24,7 +24,8 @@ import (
 
 // container replaces a container runtime: its arguments run with the given
 // capabilities, on a read-only root except for the volumes, with /proc/sys as
-// in containers, and with the files of the image in their places.
+// in containers, and with the files of the image in their places. The CNI
+// directories belong to another user than root, as Kubespray makes them.
 const container = `#!/bin/sh
 exec unshare -m sh -eu -c '
 	mount -t tmpfs tmpfs /opt
@@ -32,6 +33,7 @@ exec unshare -m sh -eu -c '
 	cp BIN/flanneld /opt/bin/flanneld
 	cp BIN/cni/flannel /opt/flannel/cni/flannel
 	touch /run/xtables.lock
+	chown 997 /opt/cni/bin /etc/cni/net.d
 	for volume in VOLUMES; do mount --bind "$volume" "$volume"; done
 	mount --bind /proc/sys /proc/sys
 	for place in / /run /etc /var/lib /opt /proc/sys; do mount -o remount,bind,ro "$place"; done
@@ -90,6 +92,7 @@ func TestManifestAsItIs(t *testing.T) {
 	spec := podSpec(t, o)
 	main, beside, first := spec.Containers[0], spec.Containers[1], spec.InitContainers[0]
 	must(t, l.SetConfig(ctx, l.Config(`{"Type":"vxlan"}`)))
+	needsCapability(t, l.Nodes[0], spec, first)
 	for _, n := range l.Nodes {
 		// A container cannot set these. The operator must, also in a real cluster.
 		for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
@@ -137,6 +140,17 @@ func TestManifestAsItIs(t *testing.T) {
 				t.Errorf("%s logged a warning: %s", n.Name, r[""])
 			}
 		}
+	}
+}
+
+// needsCapability checks that install-cni, without a capability, cannot write directories that root does not own.
+func needsCapability(t *testing.T, n *lab.Node, spec corev1.PodSpec, c corev1.Container) {
+	t.Helper()
+	none := *c.DeepCopy()
+	none.SecurityContext.Capabilities.Add = nil
+	_, err := n.Run(t.Context(), append([]string{script(t, spec, none)}, slices.Concat(c.Command, c.Args)...)...)
+	if err == nil || !strings.Contains(err.Error(), unix.EACCES.Error()) {
+		t.Errorf("install-cni without a capability: %v", err)
 	}
 }
 
@@ -243,7 +257,7 @@ func confined(t *testing.T, pid int, c corev1.Container, seccomp int) {
 	must(t, err)
 	want := 0
 	for _, name := range c.SecurityContext.Capabilities.Add {
-		want |= map[corev1.Capability]int{"NET_ADMIN": 1 << 12, "NET_RAW": 1 << 13}[name]
+		want |= map[corev1.Capability]int{"DAC_OVERRIDE": 1 << 1, "NET_ADMIN": 1 << 12, "NET_RAW": 1 << 13}[name]
 	}
 	for _, line := range []string{fmt.Sprintf("CapEff:\t%016x\n", want), "NoNewPrivs:\t1\n",
 		fmt.Sprintf("Seccomp:\t%d\n", seccomp)} {
