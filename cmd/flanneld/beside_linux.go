@@ -4,17 +4,20 @@ import (
 	"fmt"
 
 	"flannel/pkg/probe"
-	"flannel/subnet"
 )
 
 // daemonBeside returns an error, which is errBeside, if a daemon runs or may run here
 // whose network the command, cleanup or handback, would change. It finds those that the lock
 // of the subnet file does not: a flannel, which has no lock, and, if the default subnet file
-// is gone, every flanneld, because cleanup then removes what any of them made.
+// is gone, every flanneld, because cleanup then removes what any of them made. It also returns the
+// error of cleaner.networks.
 func (c *call) daemonBeside() error {
+	networks, err := c.node().networks()
+	if err != nil {
+		return err
+	}
 	all, unread := probe.Daemons(commandNames())
-	env, noEnv := subnet.ReadEnv(c.SubnetFile)
-	return conflicting(c.SubnetFile, noEnv != nil || env.IsZero(), all, unread)
+	return conflicting(c.SubnetFile, len(networks) == 0, all, unread)
 }
 
 // conflicting returns the error of daemonBeside for the first daemon that conflicts with a

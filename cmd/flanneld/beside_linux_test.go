@@ -13,6 +13,7 @@ import (
 	"flannel/pkg/doctor"
 	"flannel/pkg/probe"
 	"flannel/pkg/status"
+	"flannel/subnet"
 )
 
 // A daemon without a lock, as flannel is, is found by its process.
@@ -25,6 +26,17 @@ func TestCleanupBesideFlannel(t *testing.T) {
 	says := func() (int, string) {
 		code, out, _ := flanneldSays(t.Context(), "--subnet-file="+file, "handback", "--json")
 		return code, out
+	}
+	if err := os.WriteFile(file, []byte("FLANNEL_NETWORK=10.5\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var c call
+	c.SubnetFile = file
+	if err := c.daemonBeside(); !errors.Is(err, subnet.ErrMalformed) {
+		t.Errorf("with a malformed subnet file: %v", err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
 	}
 	flannel := exec.Command(program, "3600")
 	flannel.Env = []string{"FLANNELD_SUBNET_FILE=" + file}

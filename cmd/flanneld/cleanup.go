@@ -6,9 +6,11 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"runtime"
 	"slices"
 
 	"flannel/pkg/dataplane"
@@ -30,7 +32,7 @@ type system struct {
 	// the system has none.
 	SourceVIP func(ctx context.Context, subnetFile string, log *slog.Logger, dryRun bool) ([]string, error)
 	// Driver removes the devices and routes, or the HNS networks and routes. networks are the
-	// pod networks; none: they are not known (see cleaner.networks for what stays then).
+	// pod networks; none: they are not known (see cleaner.networks).
 	Driver func(ctx context.Context, o dataplane.Options, networks []netip.Prefix, dryRun bool) ([]string, error)
 	// Handback converts routes to the form of flannel's.
 	Handback func(ctx context.Context, o dataplane.Options, networks []netip.Prefix, dryRun bool) ([]string, error)
@@ -41,14 +43,18 @@ type system struct {
 // Remove removes everything that flanneld or flannel created in this node's kernel or
 // HNS, and nothing else (see the ownership table in Documentation/architecture.md).
 // The subnet file and the lease stay. It returns a description of each object that it
-// removed, or with dryRun would remove.
+// removed, or with dryRun would remove. After an error of networks, it removes nothing.
 func (n cleaner) Remove(ctx context.Context, dryRun bool) (removed []string, err error) {
+	networks, err := n.networks()
+	if err != nil {
+		return nil, err
+	}
 	var fromVIP []string
 	var err1 error
 	if n.System.SourceVIP != nil {
 		fromVIP, err1 = n.System.SourceVIP(ctx, n.SubnetFile, n.Log, dryRun)
 	}
-	fromSystem, err2 := n.System.Driver(ctx, n.options(), n.networks(), dryRun)
+	fromSystem, err2 := n.System.Driver(ctx, n.options(), networks, dryRun)
 	fromFirewall, err3 := n.System.Firewall(ctx, firewall.Options{Log: n.Log, Instance: instanceOf(n.SubnetFile)}, dryRun)
 	return slices.Concat(fromVIP, fromSystem, fromFirewall), errors.Join(err1, err2, err3)
 }
@@ -56,7 +62,11 @@ func (n cleaner) Remove(ctx context.Context, dryRun bool) (removed []string, err
 // Handback converts flanneld's routes to the form of flannel's. It returns a
 // description of each change that it made, or with dryRun would make.
 func (n cleaner) Handback(ctx context.Context, dryRun bool) (done []string, err error) {
-	return n.System.Handback(ctx, n.options(), n.networks(), dryRun)
+	networks, err := n.networks()
+	if err != nil {
+		return nil, err
+	}
+	return n.System.Handback(ctx, n.options(), networks, dryRun)
 }
 
 // options returns the options of the driver that removes what the daemon left.
@@ -64,14 +74,29 @@ func (n cleaner) options() dataplane.Options {
 	return dataplane.Options{Log: n.Log, Instance: instanceOf(n.SubnetFile), StateDir: filepath.Dir(n.SubnetFile)}
 }
 
-// networks returns the pod networks in the subnet file, none if it cannot be read.
-func (n cleaner) networks() []netip.Prefix {
+// networks returns the pod networks in the subnet file, none if there is no file. A file that does not tell them is an
+// error on Linux: without networks, the driver takes everything that any flanneld made for this one's. The driver of
+// Windows only keeps the routes then.
+func (n cleaner) networks() ([]netip.Prefix, error) {
 	env, err := subnet.ReadEnv(n.SubnetFile)
-	switch {
-	case err != nil && instanceOf(n.SubnetFile) != "":
-		n.Log.Warn("could not read the pod network, keeping devices and routes, which may belong to another flanneld", "error", err)
-	case err != nil:
-		n.Log.Warn("could not read the pod network, including the objects of every flanneld on this host and keeping routes of flannel", "error", err)
+	networks := slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network},
+		func(p netip.Prefix) bool { return !p.IsValid() })
+	if err == nil && len(networks) == 0 && !env.IsZero() {
+		err = fmt.Errorf("read %s: %w: no FLANNEL_NETWORK and no FLANNEL_IPV6_NETWORK", n.SubnetFile, subnet.ErrMalformed)
 	}
-	return slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
+	if err == nil {
+		return networks, nil
+	}
+	if runtime.GOOS == "windows" {
+		n.Log.Warn("could not read the pod network, keeping routes", "error", err)
+		return nil, nil
+	}
+	advice := "try again"
+	if errors.Is(err, subnet.ErrMalformed) {
+		advice = "repair " + n.SubnetFile
+		if instanceOf(n.SubnetFile) == "" { // without the file, any other instance is refused
+			advice += ", or delete it if no other flanneld has a network on this host"
+		}
+	}
+	return nil, fmt.Errorf("find the pod network of this flanneld: %w; %s", err, advice)
 }

@@ -13,7 +13,9 @@ func (c *call) node() cleaner {
 const aboutCleanup = `Removes everything that flanneld and flannel left on this node: devices, routes, firewall rules and files.
 It refuses to do so beside a running flanneld or flannel with the same subnet file: stop it first. If that
 is the default subnet file, and the file is gone, it refuses beside any flanneld or flannel, because then it
-would remove what any of them made. --dry-run lists what would be removed, also beside a running daemon.`
+would remove what any of them made. On Linux, a subnet file that cannot be read is an error, and nothing is
+removed: repair the file, or delete it if no other flanneld has a network on this host. --dry-run lists
+what would be removed, also beside a running daemon.`
 
 // cleanupAnswer is the JSON document of cleanup.
 type cleanupAnswer struct {
@@ -34,7 +36,7 @@ func cleanupCommand(c *call) func(context.Context) int {
 const aboutHandback = `flanneld handback prepares this node for flannel: it converts flanneld's routes to the form of flannel's
 routes, and removes the nexthop objects, because flannel can neither delete nor replace a route that uses
 one. No packet is lost. Stop flanneld first, and start flannel afterwards. If flanneld is started
-instead, it takes over the routes again.`
+instead, it takes over the routes again. A subnet file that cannot be read is an error, as for cleanup.`
 
 // handbackAnswer is the JSON document of handback.
 type handbackAnswer struct {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/internal/test/logtest"
 )
 
 // neighbours are commands that create things similar to ours, which cleanup
@@ -61,6 +62,10 @@ func TestCleanup(t *testing.T) {
 			stopped(t, n)
 
 			running := in(t, n.Namespaces, lab.NetworkState)
+			refusesMalformed(t, l)
+			if change := lab.Changes(running, in(t, n.Namespaces, lab.NetworkState)); change != "" {
+				t.Errorf("with a malformed subnet file, cleanup or handback changed\n%s", change)
+			}
 			planned := in(t, n.Namespaces, l.Flanneld()+" cleanup --dry-run 2>&1")
 			if change := lab.Changes(running, in(t, n.Namespaces, lab.NetworkState)); change != "" {
 				t.Errorf("the dry run changed\n%s", change)
@@ -94,4 +99,18 @@ func TestCleanup(t *testing.T) {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
+}
+
+// refusesMalformed checks that cleanup and handback fail on the first node if its subnet file is malformed.
+func refusesMalformed(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	n := l.Nodes[0]
+	in(t, n.Namespaces, "cp /run/flannel/subnet.env /run/subnet.env; echo FLANNEL_NETWORK=10.5 >/run/flannel/subnet.env")
+	for _, command := range []string{"cleanup", "handback"} {
+		_, err := n.Run(t.Context(), l.Flanneld(), command)
+		if err == nil || !logtest.Names(err.Error(), "/run/flannel/subnet.env", `FLANNEL_NETWORK="10.5"`, "delete") {
+			t.Errorf("%s with a malformed subnet file: %v", command, err)
+		}
+	}
+	in(t, n.Namespaces, "mv /run/subnet.env /run/flannel/subnet.env")
 }
