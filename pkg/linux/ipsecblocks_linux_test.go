@@ -122,6 +122,7 @@ func TestNothingLeavesUnencrypted(t *testing.T) {
 		existing := []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing{}}}
 		becomes("another backend has no policies", existing, "")
 		eventually.True(t, "another backend has no blackholes", func() bool {
+			m.QueueResync() // a route that the driver took for missing when it was no longer wanted stays until it is listed
 			pass(existing)
 			return run(t, "ip xfrm policy; ip route show type blackhole") == ""
 		})
