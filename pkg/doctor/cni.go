@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -129,13 +130,14 @@ func realPath(p string) string {
 	return p
 }
 
-// bridgeName returns the name of the pods' bridge by the CNI configuration, or the default
-// one if there is none for flannel; "": the pods have no bridge, or it is not known.
+// bridgeName returns the name of the pods' bridge by the own CNI configuration. If there is
+// none, or it is unread, the name is cni0 if cni0 has an address of the pod network: cni0
+// may be of another program, or of another flanneld, whose network does not overlap.
+// "": the pods have no bridge, or it is not known.
 func (s Snapshot) bridgeName() string {
 	own, found := s.ownPlugin()
-	_, others := s.flannelConf()
 	switch d := own.Delegate; {
-	case !found && (len(others) > 0 || realPath(s.SubnetFile) != defaultSubnetFile): // cni0 may be another flanneld's
+	case !found && !s.inPodNetwork(defaultBridge):
 		return ""
 	case d == nil:
 		return defaultBridge
@@ -144,6 +146,19 @@ func (s Snapshot) bridgeName() string {
 	default:
 		return cmp.Or(d.Bridge, defaultBridge)
 	}
+}
+
+// inPodNetwork reports whether an interface has an address of the pod network, of this
+// node's subnet or of an earlier one.
+func (s Snapshot) inPodNetwork(name string) bool {
+	for _, in := range s.Interfaces.Value.Interfaces {
+		for _, a := range in.Addrs {
+			if in.Name == name && slices.ContainsFunc(s.podNetworks(), func(p netip.Prefix) bool { return p.Contains(a.IP) }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // cniConf finds a configuration that sorts before flannel's, for example of a

@@ -132,19 +132,34 @@ func vxlanExists(s Snapshot) Finding {
 	return unless(len(s.vxlans()) > 0, because("no VXLAN device is known to be flanneld's", leaseKnown(s)))
 }
 
+// bridgeExists skips a check of the pods' bridge if there is none. An unread configuration
+// may name any bridge.
 func bridgeExists(s Snapshot) Finding {
-	return firstReason(unless(s.bridgeName() != "", "no CNI configuration with the subnet file "+s.SubnetFile+" is known to use a bridge"),
-		unless(len(s.bridges()) > 0, "the pods' bridge does not exist"))
+	_, found := s.ownPlugin()
+	switch {
+	case s.bridgeName() != "" || !slices.ContainsFunc(s.Linux.Devices.Value, func(d Device) bool { return d.Type == "bridge" }):
+		return unless(len(s.bridges()) > 0, "the pods' bridge does not exist")
+	case !found && len(s.CNI.Value.broken()) > 0:
+		return undecidable("%s", s.noConf(s.ofSubnetFile()))
+	}
+	return firstReason(cniKnown(s), confCallsBridge(s))
 }
 
 func confCallsFlannel(s Snapshot) Finding {
 	_, plugins := s.flannelConf()
-	reason := "no CNI configuration calls flannel"
-	if len(s.CNI.Value.broken()) > 0 {
-		reason = "no CNI configuration is known to call flannel, and some are unread or malformed: see FL301"
-	}
-	return unless(len(plugins) > 0, reason)
+	return unless(len(plugins) > 0, s.noConf(""))
 }
+
+// noConf returns why there is no configuration that calls flannel as described.
+func (s Snapshot) noConf(how string) string {
+	if len(s.CNI.Value.broken()) > 0 {
+		return "no CNI configuration is known to call flannel" + how + ", and some are unread or malformed: see FL301"
+	}
+	return "no CNI configuration calls flannel" + how
+}
+
+// ofSubnetFile describes for noConf the configuration that ownPlugin looks for.
+func (s Snapshot) ofSubnetFile() string { return " with the subnet file " + s.SubnetFile }
 
 // confCallsBridge skips a check of pods that have no port of a bridge, or whose
 // configuration is not known.
@@ -153,7 +168,7 @@ func confCallsBridge(s Snapshot) Finding {
 	if d := own.Delegate; d != nil && d.Type != "" && d.Type != "bridge" {
 		return skip("the CNI configuration delegates to %s, so that pods have no ports of a bridge", d.Type)
 	}
-	return unless(found, "no CNI configuration that calls flannel has the subnet file "+s.SubnetFile)
+	return unless(found, s.noConf(s.ofSubnetFile()))
 }
 
 func hnsNetworkExists(s Snapshot) Finding {
