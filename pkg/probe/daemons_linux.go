@@ -48,11 +48,12 @@ func daemonsOfNode(o Options) ([]doctor.Process, error) {
 		p := doctor.Process{PID: d.PID, Name: d.Name, Args: d.Args, WhyNot: d.WhyNot}
 		if o.SubnetFileOf != nil {
 			file, unknown := o.SubnetFileOf(d.Args, d.Environ)
-			if p.SubnetFile = file; unknown != nil {
+			p.SubnetFile = file
+			if unknown != nil {
 				p.WhyNot = cmp.Or(p.WhyNot, fmt.Sprintf("find its subnet file: %v", unknown))
 			}
 		}
 		found = append(found, p)
 	}
-	return found, cmp.Or(err, hiddenProcesses())
+	return found, cmp.Or(err, hiddenProcesses(commOf))
 }

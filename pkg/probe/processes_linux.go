@@ -45,17 +45,21 @@ func processes() (all []process, unread error) {
 
 // hiddenProcesses returns an error if /proc may lack processes of the host, as in a container
 // with a PID namespace of its own. It lacks none if process 2 is the first thread of the
-// kernel, which only the initial namespace has. A node may be a container (kind), with an
-// init as process 1.
-func hiddenProcesses() error {
-	name := func(pid int) string {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-		return strings.TrimSpace(string(text))
-	}
-	if first := name(1); first == "systemd" || first == "init" || name(2) == "kthreadd" {
+// kernel, which only the initial namespace has. A node may be a container (kind), with
+// systemd as process 1. The name init is no sign: the process that a runtime starts in a
+// container to reap others may have it. name returns a process's name; "": unknown.
+func hiddenProcesses(name func(pid int) string) error {
+	first := name(1)
+	if first == "systemd" || name(2) == "kthreadd" {
 		return nil
 	}
-	return errors.New("the processes of the host are not visible here, as in a container: run this on the host, or in a container with its PID namespace (hostPID)")
+	return fmt.Errorf("processes of the host may be hidden: process 1 is %q; run this as root on the host, or in a pod with hostPID", first)
+}
+
+// commOf returns the name of a process; "": it cannot be read.
+func commOf(pid int) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return strings.TrimSpace(string(text))
 }
 
 // commandLine returns the command line of the process with this directory in /proc.
@@ -161,7 +165,7 @@ func managers() (found []doctor.LinkManager, unread error) {
 			networkd.Manages = append(networkd.Manages, d.Name)
 		}
 	}
-	return []doctor.LinkManager{nm, networkd}, cmp.Or(unread, hiddenProcesses())
+	return []doctor.LinkManager{nm, networkd}, cmp.Or(unread, hiddenProcesses(commOf))
 }
 
 // stateFile reads a file with lines of name=value. If it does not exist, there are no

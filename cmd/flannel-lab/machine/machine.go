@@ -97,7 +97,7 @@ func SetUp(name string) error {
 		return err
 	}
 	// The doctor tells from the name that no processes of the machine are hidden from it.
-	if err := os.WriteFile("/proc/1/comm", []byte("init"), 0); err != nil {
+	if err := os.WriteFile("/proc/1/comm", []byte("systemd"), 0); err != nil {
 		return fmt.Errorf("name process 1: %w", err)
 	}
 	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {

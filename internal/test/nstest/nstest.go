@@ -76,7 +76,7 @@ func setUp(t *testing.T) {
 	must("make mounts private", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	must("mount /proc", unix.Mount("proc", "/proc", "proc", 0, ""))
 	// As on a machine. The doctor tells from it that no processes of this network are hidden.
-	must("name process 1", os.WriteFile("/proc/1/comm", []byte("init"), 0))
+	must("name process 1", os.WriteFile("/proc/1/comm", []byte("systemd"), 0))
 	for _, dir := range []string{"/run", "/etc/cni", "/var/lib/cni"} {
 		if _, err := os.Stat(dir); err == nil {
 			must("mount "+dir, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
