@@ -148,10 +148,18 @@ func managers() (found []doctor.LinkManager, unread error) {
 	}
 	nm := doctor.LinkManager{Name: "NetworkManager", Running: running["NetworkManager"]}
 	networkd := doctor.LinkManager{Name: "systemd-networkd", Running: running["systemd-networkd"]}
-	// Both write one file for each device, named after its index.
+	// Both write one file for each device, named after its index. They create the directories
+	// when they start; a container may not have them.
+	const nmDir, networkdDir = "/run/NetworkManager/devices", "/run/systemd/netif/links"
+	if _, err := os.Stat(nmDir); nm.Running && err != nil {
+		unread = fmt.Errorf("read the state of devices: %w", err)
+	}
+	if _, err := os.Stat(networkdDir); networkd.Running && err != nil {
+		unread = fmt.Errorf("read the state of devices: %w", err)
+	}
 	for _, d := range list {
-		ofNM, err1 := stateFile(fmt.Sprintf("/run/NetworkManager/devices/%d", d.Index))
-		ofNetworkd, err2 := stateFile(fmt.Sprintf("/run/systemd/netif/links/%d", d.Index))
+		ofNM, err1 := stateFile(fmt.Sprintf("%s/%d", nmDir, d.Index))
+		ofNetworkd, err2 := stateFile(fmt.Sprintf("%s/%d", networkdDir, d.Index))
 		if nm.Running && err1 != nil {
 			unread = err1
 		}

@@ -112,7 +112,7 @@ func TestUnreadSysctls(t *testing.T) {
 	}
 }
 
-// A device whose state cannot be read may be managed, by a program that runs.
+// A device whose state cannot be read may be managed, by a program that runs. A container may not have the directory.
 func TestUnreadManagers(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		sh(t, `ip link add eth0 type veth peer wire; mkdir -p /run/NetworkManager/devices /run/systemd/netif/links`)
@@ -126,12 +126,19 @@ func TestUnreadManagers(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			list, err := managers()
-			_, _ = cmd.Process.Kill(), cmd.Wait()
-			if err == nil || len(list) != 2 {
-				t.Errorf("%s: %v, %v", name, list, err)
+			expect := func(what string, want bool) {
+				t.Helper()
+				if list, err := managers(); (err != nil) != want || len(list) != 2 {
+					t.Errorf("%s, %s: %v, %v", name, what, list, err)
+				}
 			}
-			sh(t, `rmdir `+dir+`/$(cat /sys/class/net/eth0/ifindex)`)
+			expect("an unread file", true)
+			sh(t, `rmdir `+dir+`/*`)
+			expect("no file", false)
+			sh(t, `rmdir `+dir)
+			expect("no directory", true)
+			_, _ = cmd.Process.Kill(), cmd.Wait()
+			expect("no directory, stopped", false)
 		}
 	})
 }
