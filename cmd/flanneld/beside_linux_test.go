@@ -62,6 +62,7 @@ func TestBesideUnknown(t *testing.T) {
 	newer := probe.Daemon{PID: 11, Args: []string{"--new-flag=x", "--subnet-file=/b"}, Environ: []string{}}
 	overridden := newer
 	overridden.Environ = []string{"FLANNELD_SUBNET_FILE=/a"}
+	relative := probe.Daemon{PID: 12, Args: []string{"--subnet-file=a"}, Environ: []string{}}
 	here := probe.Daemon{PID: 10, Args: []string{"--subnet-file=/a"}, Environ: []string{}}
 	for name, c := range map[string]struct {
 		file   string
@@ -77,6 +78,7 @@ func TestBesideUnknown(t *testing.T) {
 		"any":                          {"/b", []probe.Daemon{unread}, nil, "9 denied root", "subnet.env"},
 		"behind an unknown flag":       {"/b", []probe.Daemon{newer}, nil, "11 unknown", "/b"},
 		"behind one, the environment":  {"/b", []probe.Daemon{overridden}, nil, "11 unknown", "/b"},
+		"a relative path":              {"/b", []probe.Daemon{relative}, nil, "12 relative", "/b"},
 		"a daemon of this node":        {"/a", []probe.Daemon{here}, errors.New("unread arguments"), "10 /a", "unread arguments"},
 		"beside unread arguments":      {"/b", []probe.Daemon{here}, errors.New("unread arguments"), "unread arguments root", "subnet.env"},
 	} {

@@ -52,6 +52,8 @@ func subnetFileOf(args, environ []string) (string, error) {
 		return "", errors.New("its environment cannot be read")
 	case named && o.given["subnet-file"] != "--subnet-file": // perhaps the environment names another one, which the flag overrides
 		return "", errors.New("it has unknown flags")
+	case !filepath.IsAbs(o.SubnetFile): // to a working directory that is not this process's
+		return "", errors.New("its subnet file is a relative path")
 	}
 	return resolvePath(o.SubnetFile), nil
 }
