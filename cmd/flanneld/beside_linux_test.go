@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,10 +111,10 @@ func TestConflicts(t *testing.T) {
 // different networks.
 func TestDoctorBeside(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		start := func(environ string, command ...string) {
+		start := func(mode, environ string, args ...string) {
 			t.Helper()
-			cmd := exec.Command(command[0], command[1:]...)
-			cmd.Args[0], cmd.Env = "flanneld", []string{environ, beFlanneld + "=1"}
+			cmd := exec.Command("/proc/self/exe", args...)
+			cmd.Args[0], cmd.Env = "flanneld", []string{environ, mode + "=1"}
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -122,20 +123,23 @@ func TestDoctorBeside(t *testing.T) {
 		finds := func(want doctor.Verdict) {
 			t.Helper()
 			_, out, problems := flanneldSays(t.Context(), "doctor", "--timeout=5m", "--json")
-			for _, r := range read[[]doctor.Result](t, out) {
-				if r.Code == "FL102" && r.Verdict != want {
-					t.Errorf("FL102 is %s, %q, want %s\n%s", r.Verdict, r.Seen, want, problems)
-				}
+			results := read[[]doctor.Result](t, out)
+			i := slices.IndexFunc(results, func(r doctor.Result) bool { return r.Code == "FL102" })
+			if i < 0 {
+				t.Fatalf("FL102 is not among the results\n%s", problems)
+			}
+			if r := results[i]; r.Verdict != want {
+				t.Errorf("FL102 is %s, %q, want %s\n%s", r.Verdict, r.Seen, want, problems)
 			}
 		}
 		const a, b = "FLANNELD_SUBNET_FILE=/run/a/subnet.env", "FLANNELD_SUBNET_FILE=/run/b/subnet.env"
-		start("", "/bin/sleep", "3600")
-		start(a, "/bin/sleep", "3600")
-		start(a, "/proc/self/exe", "--subnet-file=/run/c/../b/subnet.env", "--etcd-endpoints=http://127.0.0.1:1")
+		start(beWaiting, "")
+		start(beWaiting, a)
+		start(beFlanneld, a, "--subnet-file=/run/c/../b/subnet.env", "--etcd-endpoints=http://127.0.0.1:1")
 		finds(doctor.OK)
-		start("", "/bin/sh", "-c", "sleep 3600; :", "--subnet-file=/run/c/subnet.env") // behind an unknown flag
+		start(beWaiting, "", "--new-flag=x", "--subnet-file=/run/c/subnet.env") // behind an unknown flag
 		finds(doctor.Undecided)
-		start(b, "/bin/sleep", "3600")
+		start(beWaiting, b)
 		finds(doctor.Fail)
 	})
 }

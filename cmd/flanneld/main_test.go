@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -17,10 +18,13 @@ func TestMain(m *testing.M) {
 	switch {
 	case slices.Equal(os.Args[max(0, len(os.Args)-2):], []string{"service", "run"}):
 		os.Exit(runService(p))
+	case os.Getenv(beWaiting) != "":
+		time.Sleep(time.Hour) // until the test kills it
 	case os.Getenv(beFlanneld) != "":
 		os.Exit(runForeground(p))
 	}
 	os.Exit(m.Run())
 }
 
-const beFlanneld = "BE_FLANNELD"
+// Environment variables with which the test's program is flanneld, or only waits.
+const beFlanneld, beWaiting = "BE_FLANNELD", "BE_WAITING"
