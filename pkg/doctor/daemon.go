@@ -20,8 +20,8 @@ func daemonChecks() []Check {
 	return []Check{
 		{"FL101", "the daemon runs and the network is up to date",
 			"the daemon does not run, or the network is not up to date", anySystem, needs{daemonKnown}, upToDate},
-		{"FL102", "no two flannelds on the node undo each other's changes",
-			"two flannelds on the node undo each other's changes", anySystem, nil, oneDaemon},
+		{"FL102", "no two flannelds on the node have the same subnet file",
+			"two flannelds on the node have the same subnet file", anySystem, nil, oneDaemon},
 		{"FL103", "the subnet file exists and matches the daemon's lease",
 			"the subnet file is missing, or does not match the daemon's lease", anySystem, nil, subnetFile},
 		{"FL104", "no peer is rejected",
@@ -60,7 +60,7 @@ func upToDate(s Snapshot) Finding {
 
 // oneDaemon finds two flannelds or flannels with the same subnet file. They write different
 // routes and the same firewall rules, so that they keep undoing each other's changes. Those
-// with different files are of different networks.
+// with different files are meant for different networks (running.md).
 func oneDaemon(s Snapshot) Finding {
 	var all, conflicting, unknown []string
 	for _, p := range s.Processes.Value {
@@ -69,7 +69,7 @@ func oneDaemon(s Snapshot) Finding {
 			name += " with " + p.SubnetFile
 		}
 		if p.WhyNot != "" {
-			name += ", perhaps: " + p.WhyNot
+			name += " (not certain: " + p.WhyNot + ")"
 		}
 		all = append(all, name)
 		conflicts := func(q Process) bool { return q.PID != p.PID && q.WhyNot == "" && q.SubnetFile == p.SubnetFile }
@@ -85,11 +85,11 @@ func oneDaemon(s Snapshot) Finding {
 	}
 	switch {
 	case len(conflicting) > 0:
-		return fail("Stop all but one with the same subnet file: they undo each other's changes.", "%s", strings.Join(conflicting, ", "))
+		return fail("Of those with the same subnet file, stop all but one: they undo each other's changes.", "%s", strings.Join(conflicting, ", "))
 	case !s.Processes.Known:
 		return processesKnown(s)
 	case len(unknown) > 0:
-		return undecidable("not known whether they undo each other's changes: %s", several(unknown))
+		return undecidable("not known whether they have the same subnet file: %s", several(unknown))
 	case len(all) > 0:
 		return ok("%s", several(all))
 	}
