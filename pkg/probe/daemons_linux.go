@@ -20,7 +20,9 @@ type Daemon struct {
 // Daemons returns the other daemons in this network namespace, and those of which this
 // process cannot read the namespace. commands are the arguments with which flanneld is no
 // daemon. Environ may contain secrets. An error, which may come with daemons, means that
-// there may be others. Commands that must not run beside a daemon call it.
+// there may be others. Commands that must not run beside a daemon call it. That processes of
+// the host may be hidden (hiddenProcesses) is no error for them: in a pod without hostPID,
+// they go by the lock of the subnet file (upgrade.md).
 func Daemons(commands []string) ([]Daemon, error) {
 	found, err := daemons(commands)
 	var all []Daemon
