@@ -40,7 +40,8 @@ type nexthopStore struct {
 	first uint32        // our IDs are first to first+nexthopRange-1
 	// lost is called, with mu held, when List misses an object that routes use (the kernel has
 	// deleted these routes), or finds another one for them. It makes the table of routes list.
-	lost func()
+	lost   func()
+	relist func() // routeStore calls it when the kernel lacks an object: the table of objects lists before the next Add
 
 	mu   sync.Mutex
 	none bool                                    // the kernel has no nexthop objects, as List has found
@@ -75,7 +76,7 @@ func newNexthopStore(c *rtnetlink.Conn, scope *scopePointer, instance string) *n
 		h.Write([]byte(instance)) //nolint:errcheck // it never fails
 		first += nexthopRange * (1 + h.Sum32()%(otherRanges-1))
 	}
-	return &nexthopStore{conn: c, scope: scope, first: first, last: first, lost: func() {}}
+	return &nexthopStore{conn: c, scope: scope, first: first, last: first, lost: func() {}, relist: func() {}}
 }
 
 // owns reports whether an object is ours, so that it may be deleted.

@@ -92,6 +92,44 @@ func TestNexthopMissing(t *testing.T) {
 	})
 }
 
+// A route whose object the kernel has deleted, which the watcher has not read yet, is written without the object, and is
+// not refused as if the peer's address were wrong. The table of objects lists again before its next Add.
+func TestRouteOfDeletedNexthop(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.mustPass()
+		before := newObserver(m).look()
+		var routes []routeEntry
+		for _, dst := range []string{"10.5.3.0/24", "2001:cafe:42:3::/64"} {
+			key := routeKey{netip.MustParsePrefix(dst), defaultMetric(netip.MustParsePrefix(dst).Addr())}
+			routes = append(routes, routeEntry{Key: key, Value: before.routes[key]})
+		}
+		relists := false
+		m.store.relist = func() { relists = true }
+		// The watcher is not told of writes of our own socket.
+		errs := m.conn.Batch(len(routes), func(b rtnetlink.Message, i int) rtnetlink.Message {
+			return writeNexthop(b, unix.RTM_DELNEXTHOP, 0, m.store.idOf(nexthopKey{packedHop: routes[i].Value.pack()}), hop{})
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(newRouteStore(m.store).Set(t.Context(), routes)...); err != nil {
+			t.Error(err)
+		}
+		if got := kernel(t); got != synced {
+			t.Errorf("the kernel holds\n%s\nwant\n%s", got, synced)
+		}
+		if !relists {
+			t.Error("the table of objects does not list again")
+		}
+		m.nexthops.Relist()
+		m.mustPass()
+		if out := run(t, "ip nexthop show proto 70"); strings.Count(out, "\n") != 6 {
+			t.Errorf("the objects are\n%s", out)
+		}
+	})
+}
+
 // An object of ours with the hop of another one, which the kernel lists before the one that routes use, takes no
 // route with it: neither one that appears while we run, nor one that a new run finds.
 func TestNexthopTwice(t *testing.T) {

@@ -147,6 +147,7 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 		return writeRoute(m, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
 	}
 	errs := batch(s.conn, entries, set)
+	s.retryPlain(entries, errs, set)
 	retryOnlink(s.conn, entries, errs, func(e routeEntry) hop { return e.Value }, set) // updates errs
 	for i, err := range errs {
 		// Ours exists behind somebody else's. After deleting ours, the new one can
@@ -160,6 +161,34 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 		}
 	}
 	return errs
+}
+
+// retryPlain retries entries that the kernel refused because they name an object that the kernel has deleted.
+// The watcher has not read that yet. Without the object, the route names the hop itself. The notification of
+// the device causes a pass, which lists the objects, and makes this one again if the device has a carrier.
+// retryPlain updates errs (nil: no errors).
+func (s routeStore) retryPlain(entries []routeEntry, errs []error, set func(rtnetlink.Message, routeEntry) rtnetlink.Message) {
+	var refused []routeEntry
+	var indexes []int // of refused in entries
+	for i, err := range errs {
+		if key := (nexthopKey{packedHop: entries[i].Value.pack()}); !s.plain && errors.Is(err, unix.EINVAL) && s.nexthops.idOf(key) != 0 {
+			refused, indexes = append(refused, entries[i]), append(indexes, i)
+		}
+	}
+	if len(refused) == 0 {
+		return
+	}
+	s.nexthops.relist()
+	for _, e := range refused { // several may have the same object
+		s.nexthops.releaseID(nexthopKey{packedHop: e.Value.pack()})
+	}
+	retried := batch(s.conn, refused, set)
+	for j, i := range indexes {
+		errs[i] = nil
+		if retried != nil {
+			errs[i] = retried[j]
+		}
+	}
 }
 
 // Delete tries to delete a route with our protocol number first, and if there is none (ESRCH),

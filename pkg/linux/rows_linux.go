@@ -38,7 +38,7 @@ func newRows(c *rtnetlink.Conn, scope *scopePointer, instance string) *rows {
 		neighs:   reconcile.NewTable[neighKey, dataplane.MAC](neighStore{c, scope}),
 		fdb:      reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, scope}),
 	}
-	store.lost = r.routes.Relist // both exist only now
+	store.lost, store.relist = r.routes.Relist, r.nexthops.Relist // the tables exist only now
 	return r
 }
 
