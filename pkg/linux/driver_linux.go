@@ -141,7 +141,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	pods := sync.OnceValues(func() ([]string, error) { return d.podInterfaces(s.Subnets) })
 	var added error
 	var adding sync.WaitGroup
-	add := func() { added = d.tables.Add(ctx, d.opts) }
+	add := func() { added = ignoreNoCarrier(d.tables.Add(ctx, d.opts)) }
 	config := d.guardConfig(links, s)
 	beside := config != nil && !d.guard.judges() // judges: rules in the kernel may drop packets already
 	if beside {                                  // as at a start, when both have much to write

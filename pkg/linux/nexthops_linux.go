@@ -239,6 +239,29 @@ func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
 	return errs
 }
 
+// ignoreNoCarrier removes from err, of Tables.Add, the refusals of nexthop objects on a device without a
+// carrier (ENETDOWN), on which the kernel accepts routes that name the hop themselves. These routes stay as
+// they are when the carrier returns. The watcher then causes a pass that makes the objects; if the kernel
+// does not report the return, a later pass does, which harms nothing, as no route needs them. On a device
+// that is down, the kernel refuses the objects with the same error, but also the routes (ENETUNREACH,
+// EHOSTUNREACH), which isPathsFault takes for the peers' fault. So if a route was refused, err stays as it
+// is, and names the device.
+func ignoreNoCarrier(err error) error {
+	routesRefused := false
+	reconcile.TakeRefusals(err, func(_ *reconcile.RefusedError, e reconcile.Refusal) bool {
+		_, isRoute := e.Key.(routeKey)
+		routesRefused = routesRefused || isRoute
+		return false
+	})
+	if routesRefused {
+		return err
+	}
+	return errors.Join(reconcile.TakeRefusals(err, func(_ *reconcile.RefusedError, e reconcile.Refusal) bool {
+		_, isNexthop := e.Key.(nexthopKey)
+		return isNexthop && errors.Is(e.Err, unix.ENETDOWN)
+	})...)
+}
+
 func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error {
 	if s.unsupported() { // all succeed, as there are no objects
 		return nil

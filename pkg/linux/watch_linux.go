@@ -24,6 +24,7 @@ import (
 //	nexthop object            Table.Observe; if routes used it, list the routes
 //	device, its addresses     mark devices dirty and, if the kernel may have deleted
 //	                          entries without notifications, list all tables
+//	carrier of the underlay   list nexthop objects and routes
 //	sysctl of a device        mark devices or sysctls dirty, see netconf
 //	address of this node's    mark sysctls dirty: pods' interfaces must forward
 //	subnet, on any device
@@ -64,6 +65,11 @@ type linkState struct {
 	mtu  uint32
 	mac  dataplane.MAC
 	data string // a tunnel's own properties, such as its local address
+
+	// operState is the operational state of the underlay (IF_OPER_*), 0 for a tunnel. The kernel changes it just
+	// before it deletes the nexthop objects at a loss of carrier. The flag of the carrier changes earlier: an
+	// unrelated notification in between would show it, and hide the deletion that follows.
+	operState uint8
 }
 
 // groups are the multicast groups of rtnetlink(7) for the notifications above.
@@ -227,6 +233,10 @@ func (w *watcher) neigh(present bool, body []byte) (drift bool, err error) {
 // link handles changes of our devices and of the underlay. body is struct ifinfomsg, with the
 // index at byte 4 and the flags at byte 8, and attributes. When a device goes down, the kernel
 // deletes its routes and neighbours without notifications, so all tables are listed again.
+// When a device loses its carrier, the kernel deletes its nexthop objects likewise, with the
+// routes that use them. When the carrier returns, the objects can be made again. If it returns and is lost
+// again within a second, the kernel may report that as one change, with the same state: so each notification
+// of an underlay without a carrier may follow a deletion.
 func (w *watcher) link(present bool, body []byte) (drift bool, err error) {
 	if len(body) < unix.SizeofIfInfomsg {
 		return false, rtnetlink.ErrShort
@@ -238,7 +248,12 @@ func (w *watcher) link(present bool, body []byte) (drift bool, err error) {
 		return w.d.bridges.observePortLeft(), nil
 	}
 	index := int(int32(binary.NativeEndian.Uint32(body[4:])))
-	state := linkState{up: binary.NativeEndian.Uint32(body[8:])&unix.IFF_UP != 0}
+	flags := binary.NativeEndian.Uint32(body[8:])
+	old, known := w.last[index]
+	state := old // notifications of wireless extensions lack most attributes
+	state.up = flags&unix.IFF_UP != 0
+	flushed := false // the kernel may have deleted nexthop objects
+	scope := w.d.scope.Load()
 	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfInfomsg:]) {
 		switch kind {
 		case unix.IFLA_IFNAME:
@@ -251,19 +266,33 @@ func (w *watcher) link(present bool, body []byte) (drift bool, err error) {
 			}
 		case unix.IFLA_LINKINFO:
 			state.data = tunnelData(value)
+		case unix.IFLA_OPERSTATE:
+			if len(value) == 1 && scope.links[index] && !scope.tunnels[index] {
+				state.operState = value[0]
+				// the kernel's condition for the deletion
+				flushed = state.up && flags&(unix.IFF_RUNNING|unix.IFF_LOWER_UP) == 0
+			}
 		}
 	}
 	// scope.links are our devices and the underlay. A device with a name of ours that is not in
 	// the scope is one that Ensure has just made, or a stray one: of a former configuration.
-	relevant := w.d.scope.Load().links[index] || isOurName(state.name)
-	old, known := w.last[index] // known, but not relevant: it was one of these, or had such a name
-	if !relevant && !known || present && known && old == state {
+	relevant := scope.links[index] || isOurName(state.name)
+	// known, but not relevant: it was one of these, or had such a name
+	if !relevant && !known || present && known && old == state && !flushed {
 		return false, nil // it does not matter, or nothing that matters has changed
 	}
 	if present && relevant {
 		w.last[index] = state
 	} else {
 		delete(w.last, index)
+	}
+	if flushed || old.operState != state.operState {
+		w.d.nexthops.Relist()
+		w.d.routes.Relist()
+	}
+	old.operState = state.operState
+	if known && present && old == state {
+		return true, nil // only the carrier: the device and other entries are as they were
 	}
 	w.d.markDirty()
 	if known && present && old.up == state.up && old.name == state.name {
