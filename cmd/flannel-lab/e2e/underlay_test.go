@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"flannel/cmd/flannel-lab/lab"
 )
@@ -31,6 +32,26 @@ func TestUnderlayChanges(t *testing.T) {
 			t.Run("down and up", func(t *testing.T) {
 				in(t, n.Namespaces, "ip link set eth0 down; sleep 0.3; ip link set eth0 up; ip route replace default via 192.168.100.1")
 				both(t, "up again")
+			})
+			t.Run("no carrier", func(t *testing.T) {
+				const routes = "ip route show root 10.5.0.0/16 | sed 's/ nhid [0-9]*//; s/ linkdown//; / proto kernel/d'"
+				before := in(t, n.Namespaces, routes)
+				in(t, l.Infra.Namespaces, "ip link set "+n.Name+" down")
+				within(t, "no carrier", func() error {
+					if state := in(t, n.Namespaces, "cat /sys/class/net/eth0/operstate"); state == "up\n" {
+						return fmt.Errorf("the state of eth0 is %s", state)
+					}
+					return nil
+				})
+				// The kernel deletes objects and routes, and flanneld writes the routes before the next resync.
+				withinOf(t, 3*time.Minute, "routes without objects", func() error {
+					if after := in(t, n.Namespaces, routes+"; ip nexthop show | sed -n '/dev eth0/p'"); after != before {
+						return fmt.Errorf("the routes and nexthop objects on eth0 are\n%s\nwant only\n%s", after, before)
+					}
+					return nil
+				})
+				in(t, l.Infra.Namespaces, "ip link set "+n.Name+" up")
+				both(t, "with a carrier again")
 			})
 			t.Run("unplugged and plugged in again", func(t *testing.T) {
 				before := in(t, n.Namespaces, "cat /sys/class/net/eth0/ifindex")
