@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -45,6 +46,42 @@ func TestOtherPluginsAreKept(t *testing.T) {
 		n.must(err)
 		if n.read(n.PluginTo) != oursNow || done[0].Reason != "" {
 			t.Errorf("%s, with ReplacePlugin: %+v", name, done)
+		}
+	}
+}
+
+// A symbolic link is compared as the file that it leads to, and only the link is replaced. A link to a file that only the
+// node may have is kept; what is no file is replaced.
+func TestLinkedPlugins(t *testing.T) {
+	for name, c := range map[string]struct {
+		make func(path string) error
+		kept string
+	}{
+		"upstream":  {func(path string) error { return os.WriteFile(path, []byte(upstream), 0o755) }, "another maker"},
+		"of 2021":   {func(path string) error { return os.WriteFile(path, []byte(of2021), 0o755) }, ""},
+		"missing":   {func(string) error { return nil }, "does not exist"},
+		"FIFO":      {func(path string) error { return syscall.Mkfifo(path, 0o755) }, ""},
+		"directory": {func(path string) error { return os.Mkdir(path, 0o755) }, ""},
+	} {
+		n := newNode(t)
+		n.program(n.PluginFrom, oursNow)
+		n.ConfFrom = ""
+		target := n.path("multicall")
+		n.must(errors.Join(os.Mkdir(n.path("bin"), 0o755), os.Symlink(target, n.PluginTo), c.make(target)))
+		before, _ := os.Lstat(target) // nil if it is missing
+		done, err := n.Install(slog.New(n.log))
+		n.must(err)
+		after, _ := os.Lstat(target)
+		link, _ := os.Readlink(n.PluginTo) // "" if it is not a link
+		if (link == target) != (c.kept != "") || (done[0].Reason != "") != (c.kept != "") || !strings.Contains(done[0].Reason, c.kept) {
+			t.Errorf("%s: %+v, link to %q", name, done[0], link)
+		}
+		if before != nil && !os.SameFile(before, after) {
+			t.Errorf("%s: the target of the link was replaced", name)
+		}
+		n.ReplacePlugin = true
+		if done, err := n.Install(slog.New(n.log)); err != nil || n.read(n.PluginTo) != oursNow {
+			t.Errorf("%s, with ReplacePlugin: %+v, %v", name, done, err)
 		}
 	}
 }

@@ -70,11 +70,11 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 		}
 		return true, nil // written
 	}}
-	info, err := os.Lstat(to)
+	_, err = os.Lstat(to) // not Stat: a symbolic link is not missing
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		next.reason = "missing"
-	case err == nil && info.Mode().IsRegular() && !f.ReplacePlugin:
+	case err == nil && !f.ReplacePlugin:
 		kept, broken, err := comparePlugins(from, to)
 		if kept != "" || err != nil {
 			return plan{kept: kept}, err
@@ -90,20 +90,27 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 // includes one that another program is writing. An error means that the plugins cannot be
 // compared at the moment. The source is asked after the installed plugin: that the
 // source answers shows that the machine is not to blame if the installed one does not.
+// A symbolic link counts as the file that it leads to. If that does not exist, it may be a
+// file of the node that this container does not have.
 //
 //	source                        installed plugin         result
-//	errNotNow                     any                      error: the installed plugin stays
-//	errNoPlugin or errCannotAsk   any                      replaced: there is nothing to compare
+//	any                           link without a target    kept
+//	any                           cannot be read           replaced
+//	errNotNow                     other                    error: the installed plugin stays
+//	errNoPlugin or errCannotAsk   other                    replaced: there is nothing to compare
 //	answers                       errCannotAsk             kept
 //	answers                       errNoPlugin, errNotNow   broken
 //	answers                       answers                  see reasonToKeep
 func comparePlugins(from, to string) (kept string, broken []byte, err error) {
 	content, err := digest(to)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "it is a symbolic link to a file that does not exist here", nil, nil
+	}
 	if err != nil {
 		return "", nil, nil //nolint:nilerr // whatever cannot be read is replaced
 	}
 	if source, err := digest(from); err != nil || bytes.Equal(source, content) {
-		return "", nil, nil //nolint:nilerr // only its mode is wrong
+		return "", nil, nil //nolint:nilerr // only its mode is wrong, or it is a link
 	}
 	installed, failed := identify(to)
 	ours, err := identify(from)
@@ -120,9 +127,16 @@ func comparePlugins(from, to string) (kept string, broken []byte, err error) {
 	return ours.reasonToKeep(installed), nil, nil
 }
 
-// digest returns a hash of the content of a file. A plugin has megabytes, which would stay
-// in this process's memory for as long as it runs.
+// digest returns a hash of the content of a regular file. A plugin has megabytes, which would
+// stay in this process's memory for as long as it runs.
 func digest(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path) // to open a FIFO may wait forever
+	}
+	if err != nil {
+		return nil, err
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
