@@ -13,7 +13,8 @@
 //	live file                        action
 //	missing                          write it; after repeated deletions, with growing pauses
 //	not parsable, or without the     repair it once it has been unchanged for stableFor, since
-//	  plugin that the source needs     another program may be in the middle of writing it
+//	  plugin that the source needs     another program may be in the middle of writing it: also
+//	                                   at the start
 //	usable, source has changed       merge the source into it at once
 //	usable, source as applied        none, whatever others have edited
 //
@@ -27,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -61,7 +63,7 @@ type target struct {
 // plan says what to do with a file. The zero plan: nothing.
 type plan struct {
 	reason      string   // why the file is written ("missing", "changed"); empty: it is not, at most the record is
-	update      bool     // the source changed, or was not applied since the start; false: this is a repair, which may wait
+	update      bool     // the source changed, or was not applied since the start; false: this is a repair, with growing pauses
 	awaitStable bool     // another program may be writing the file: wait until it stays the same
 	found       []byte   // content of the file when the plan was made, of a plugin its digest; nil: it was missing
 	attrs       []any    // further attributes for the log
@@ -97,9 +99,14 @@ func (f Files) Install(log *slog.Logger) (done []Outcome, err error) {
 
 // install writes one file unless it is as wanted, once.
 func (t target) install(log *slog.Logger) (Outcome, error) {
-	for range 5 { // another program may change the file between plan and write
+	var pace pacer
+	for range 5 { // another program may change the file before the write
 		p, err := t.plan(true) // true: enforce
 		if err == nil && p.write != nil {
+			if delay := pace.delay(time.Now(), p); delay > 0 {
+				time.Sleep(delay)
+				continue
+			}
 			_, err = p.write()
 		}
 		switch {

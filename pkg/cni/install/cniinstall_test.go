@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -31,6 +32,72 @@ func TestPlanOutOfDate(t *testing.T) {
 			t.Errorf("%s: %v, and the file is %q", name, err, n.read(n.ConfTo))
 		}
 	}
+}
+
+// installMeanwhile has Install run, and does something else while Install waits for a file to stay the same.
+func (n *node) installMeanwhile(meanwhile func()) (done []Outcome, err error) {
+	installed := make(chan struct{})
+	go func() {
+		done, err = n.Install(slog.New(n.log))
+		close(installed)
+	}()
+	synctest.Wait()
+	meanwhile()
+	<-installed
+	return done, err
+}
+
+// Another program is writing the configuration when Install or the keeper starts: its plugins are not lost.
+func TestHalfWrittenAtTheStart(t *testing.T) {
+	half := istio[:len(istio)/2]
+	complete := func(n *node) {
+		if n.read(n.ConfTo) != half {
+			n.t.Errorf("replaced at once by\n%s", n.read(n.ConfTo))
+		}
+		n.write(n.ConfTo, istio)
+	}
+	for name, run := range map[string]func(*node) error{
+		"Install": func(n *node) error {
+			_, err := n.installMeanwhile(func() { complete(n) })
+			return err
+		},
+		"keeper": func(n *node) error {
+			k, now := &keeper{target: n.conf(), log: slog.New(n.log)}, time.Now()
+			delay, err := k.pass(now)
+			n.must(err)
+			complete(n)
+			_, err = k.pass(now.Add(delay))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.PluginFrom, n.PluginTo = "", ""
+				n.write(n.ConfTo, half)
+				if err := run(n); err != nil || n.types() != "flannel portmap istio-cni" {
+					t.Errorf("%v, %s", err, n.types())
+				}
+			})
+		})
+	}
+}
+
+// A configuration that is never usable and changes all the time is an error, and is left alone.
+func TestNeverStable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		text := ""
+		writing := n.conf()
+		writing.plan = func(enforce bool) (plan, error) {
+			text += "x"
+			n.write(n.ConfTo, text)
+			return n.conf().plan(enforce)
+		}
+		if _, err := writing.install(slog.New(n.log)); !errors.Is(err, errChanged) || n.read(n.ConfTo) != text {
+			t.Errorf("%v\n%s", err, n.read(n.ConfTo))
+		}
+	})
 }
 
 // A configuration counts as written although the record could not be written after it: the change is logged.

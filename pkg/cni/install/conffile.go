@@ -78,8 +78,8 @@ func readFile(path string) (text []byte, mode fs.FileMode, err error) {
 
 // plan implements target.plan. enforce is true in the first pass of the process that keeps
 // the file, and for install-cni: keys that somebody has changed get the source's value. A
-// plan is a repair unless update is set. The keeper (keep.go) makes a repair with
-// awaitStable when the file has stayed the same for half a second.
+// plan is a repair unless update is set. A plan with awaitStable is carried out when the file
+// has stayed the same for half a second (pacer).
 func (c *confFile) plan(enforce bool) (plan, error) {
 	s, err := c.read()
 	if err != nil {

@@ -164,11 +164,12 @@ type pacer struct {
 	since   time.Time // when content was first seen
 }
 
-// delay returns how long a plan has to wait; 0: it may be carried out. Only
-// repairs wait. It notes since when the file has had its present content.
+// delay returns how long a plan has to wait; 0: it may be carried out. Only a repair waits for
+// its pause, and every plan with awaitStable until the file has stayed the same for stableFor.
+// It notes since when the file has had its present content.
 func (p *pacer) delay(now time.Time, next plan) time.Duration {
 	delay := time.Duration(0)
-	if p.repairs > 0 && now.Sub(p.last) < quietFor {
+	if !next.update && p.repairs > 0 && now.Sub(p.last) < quietFor {
 		delay = p.pause - now.Sub(p.last)
 	}
 	if next.awaitStable {
@@ -176,9 +177,6 @@ func (p *pacer) delay(now time.Time, next plan) time.Duration {
 			p.content, p.since = next.found, now
 		}
 		delay = max(delay, stableFor-now.Sub(p.since))
-	}
-	if next.update {
-		return 0
 	}
 	return max(delay, 0)
 }

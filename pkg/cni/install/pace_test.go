@@ -60,20 +60,23 @@ func TestPacer(t *testing.T) {
 }
 
 // An unusable file may be half written: it is repaired once it has stayed the same
-// for stableFor.
+// for stableFor, also at the start, when plans are updates.
 func TestHalfWrittenFileMustBeStable(t *testing.T) {
-	var p pacer
-	now := time.Now()
-	for _, text := range []string{"", `{"na`, `{"name":"`} {
-		half := plan{reason: "unusable", awaitStable: true, found: []byte(text)}
-		for _, after := range []time.Duration{0, stableFor / 2, stableFor - 1} {
-			if p.delay(now.Add(after), half) == 0 {
-				t.Errorf("%q is repaired after %v", text, after)
+	for _, update := range []bool{false, true} {
+		var p pacer
+		now := time.Now()
+		half := plan{reason: "unusable", awaitStable: true, update: update}
+		for _, text := range []string{"", `{"na`, `{"name":"`} {
+			half.found = []byte(text)
+			for _, after := range []time.Duration{0, stableFor / 2, stableFor - 1} {
+				if p.delay(now.Add(after), half) == 0 {
+					t.Errorf("update %v: %q is repaired after %v", update, text, after)
+				}
 			}
+			now = now.Add(stableFor - 1)
 		}
-		now = now.Add(stableFor - 1)
-	}
-	if p.delay(now.Add(stableFor), plan{reason: "unusable", awaitStable: true, found: []byte(`{"name":"`)}) != 0 {
-		t.Error("a stable unusable file is not repaired")
+		if p.delay(now.Add(stableFor), half) != 0 {
+			t.Errorf("update %v: a stable unusable file is not repaired", update)
+		}
 	}
 }
