@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 )
 
 const (
@@ -83,6 +84,47 @@ func TestLinkedPlugins(t *testing.T) {
 		if done, err := n.Install(slog.New(n.log)); err != nil || n.read(n.PluginTo) != oursNow {
 			t.Errorf("%s, with ReplacePlugin: %+v, %v", name, done, err)
 		}
+	}
+}
+
+// Another program is writing a plugin when Install starts: the plugin is compared once it is whole. It stays if it is
+// open for writing for longer.
+func TestPluginIsBeingWritten(t *testing.T) {
+	for name, c := range map[string]struct {
+		text  string // before the end of writing
+		holds bool   // the file open for writing
+	}{"half": {upstream[:30], false}, "open": {upstream, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNode(t)
+				n.program(n.PluginFrom, oursNow)
+				n.program(n.PluginTo, c.text)
+				n.ConfFrom = ""
+				writer, err := os.OpenFile(n.PluginTo, os.O_WRONLY, 0)
+				n.must(err)
+				if c.holds {
+					done, err := n.Install(slog.New(n.log))
+					if !errors.Is(err, errNotNow) || n.read(n.PluginTo) != upstream {
+						t.Errorf("open: %+v, %v\n%s", done, err, n.read(n.PluginTo))
+					}
+				} else {
+					n.must(writer.Close())
+				}
+				done, err := n.installMeanwhile(func() {
+					if n.read(n.PluginTo) != c.text {
+						t.Error("replaced at once")
+					}
+					if c.holds {
+						n.must(writer.Close())
+					} else {
+						n.program(n.PluginTo, upstream)
+					}
+				})
+				if err != nil || n.read(n.PluginTo) != upstream || !strings.Contains(done[0].Reason, "another maker") {
+					t.Errorf("%+v, %v\n%s", done, err, n.read(n.PluginTo))
+				}
+			})
+		})
 	}
 }
 

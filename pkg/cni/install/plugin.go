@@ -3,6 +3,7 @@ package install
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -75,33 +76,40 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		next.reason = "missing"
 	case err == nil && !f.ReplacePlugin:
-		kept, broken, err := comparePlugins(from, to)
-		if kept != "" || err != nil {
+		kept, unusable, err := comparePlugins(from, to)
+		switch {
+		case unusable == nil && (kept != "" || err != nil):
 			return plan{kept: kept}, err
+		case err != nil: // it becomes the keeper's error if it lasts
+			next.write = func() (bool, error) { return false, err }
 		}
-		next.awaitStable, next.found = broken != nil, broken
+		next.awaitStable, next.found = unusable != nil, unusable
 	}
 	return next, nil
 }
 
 // comparePlugins compares the installed plugin with its source. kept says why the installed
 // one is left in place, because a configuration may need what ours lacks; "": it is
-// replaced. broken is the digest of its content if it is not a usable plugin, which
-// includes one that another program is writing. An error means that the plugins cannot be
-// compared at the moment. The source is asked after the installed plugin: that the
+// replaced. An error means that the plugins cannot be compared at the moment: the installed
+// one stays. unusable is the digest of its content if it is not a usable plugin, which
+// includes one that another program is writing: the result, also the error, counts once the
+// content has stayed the same. The source is asked after the installed plugin: that the
 // source answers shows that the machine is not to blame if the installed one does not.
-// A symbolic link counts as the file that it leads to. If that does not exist, it may be a
-// file of the node that this container does not have.
+//
+// A symbolic link counts as the file that it leads to. If that file does not exist, it may be
+// a file of the node that this container does not have.
 //
 //	source                        installed plugin         result
 //	any                           link without a target    kept
 //	any                           cannot be read           replaced
-//	errNotNow                     other                    error: the installed plugin stays
-//	errNoPlugin or errCannotAsk   other                    replaced: there is nothing to compare
+//	errNotNow                     any other                error: the installed plugin stays
+//	errNoPlugin or errCannotAsk   any other                replaced: there is nothing to compare
 //	answers                       errCannotAsk             kept
-//	answers                       errNoPlugin, errNotNow   broken
+//	answers                       errNoPlugin, or no       unusable: replaced
+//	                                answer in time
+//	answers                       any other errNotNow      unusable, and error: the installed plugin stays
 //	answers                       answers                  see reasonToKeep
-func comparePlugins(from, to string) (kept string, broken []byte, err error) {
+func comparePlugins(from, to string) (kept string, unusable []byte, err error) {
 	content, err := digest(to)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "it is a symbolic link to a file that does not exist here", nil, nil
@@ -121,6 +129,8 @@ func comparePlugins(from, to string) (kept string, broken []byte, err error) {
 		return "", nil, nil // ours does not run on this machine
 	case errors.Is(failed, errCannotAsk):
 		return "it " + failed.Error(), nil, nil
+	case errors.Is(failed, errNotNow) && !errors.Is(failed, context.DeadlineExceeded):
+		return "", content, fmt.Errorf("compare with the installed CNI plugin: %w", failed)
 	case failed != nil:
 		return "", content, nil
 	}
