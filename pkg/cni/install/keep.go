@@ -80,12 +80,12 @@ func keep(ctx context.Context, t target, log *slog.Logger) error {
 // pass compares the file with its source and writes it if that is due. It returns
 // when to call it again at the latest; 0: only when the file or its source changes.
 func (k *keeper) pass(now time.Time) (next time.Duration, err error) {
+	written := false
 	p, err := k.plan(!k.enforced)
 	if err == nil && p.write != nil {
 		if delay := k.pace.delay(now, p); delay > 0 {
 			return delay, nil // the next pass plans anew
 		}
-		var written bool
 		if written, err = p.write(); written {
 			k.report(p, now)
 		}
@@ -103,6 +103,9 @@ func (k *keeper) pass(now time.Time) (next time.Duration, err error) {
 		return 0, err
 	}
 	k.enforced, k.pace.content = true, nil // no unusable content is left
+	if written {
+		return recheckAfter, nil
+	}
 	return k.endEpisode(now), nil
 }
 
@@ -142,6 +145,11 @@ func (k *keeper) report(p plan, now time.Time) {
 const (
 	retryAfter = 5 * time.Second // after an error
 	warnEvery  = time.Minute     // of errors
+
+	// recheckAfter is how long after a write the file is compared again: file.Watch looks once a
+	// second whether a directory that the write has made exists, and does not notice that it
+	// is deleted before.
+	recheckAfter = 5 * time.Second
 
 	// stableFor is how long an unusable file must stay the same before it is
 	// repaired: not every program replaces a file in one step.

@@ -88,6 +88,26 @@ func TestRestoreOwnPluginAndDeletedFiles(t *testing.T) {
 	n.until("all back", func() bool { return n.types() == "flannel portmap" && n.read(n.PluginTo) == "a program" })
 }
 
+// A directory that the keeper has made may be deleted before the watch has noticed it: the keeper looks again.
+func TestDeletedAfterWrite(t *testing.T) {
+	n := newNode(t)
+	k, now := &keeper{target: n.conf(), log: slog.New(n.log)}, time.Now()
+	for _, what := range []string{"installed", "restored", "restored again"} {
+		next, err := k.pass(now)
+		n.must(err)
+		if n.read(n.ConfTo) == "" { // the pause before it
+			now = now.Add(next)
+			next, err = k.pass(now)
+			n.must(err)
+		}
+		if n.read(n.ConfTo) != source || next <= 0 || next > time.Minute {
+			t.Errorf("%s: next pass after %v\n%s", what, next, n.read(n.ConfTo))
+		}
+		n.must(os.RemoveAll(n.path("net.d")))
+		now = now.Add(next)
+	}
+}
+
 // seen waits until Keep has seen that the configuration is text.
 func (n *node) seen(text string) bool {
 	if n.read(n.ConfTo) != text {
