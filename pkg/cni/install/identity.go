@@ -30,13 +30,19 @@ var (
 	// executed, so that no runtime can use it. It is replaced by ours, after a wait, since
 	// another program may be writing it (comparePlugins).
 	errNoPlugin = errors.New("does not answer VERSION")
-	// errNotNow means that a program could not be started for a reason that may pass
-	// (temporary), or did not answer in time. The machine may be short of memory or slow.
+	// errNotNow means that a program could not be read or started for a reason that may pass
+	// (temporary), was ended by a signal, or did not answer in time. Memory may be short, the
+	// machine slow, or another program may have the file open.
 	errNotNow = errors.New("cannot be asked for VERSION at the moment")
 	// errCannotAsk means that a program cannot be started in this container. It
 	// may work on the node, so it is kept.
 	errCannotAsk = errors.New("cannot be run in this container")
 )
+
+// isTemporary reports whether an error has a cause of temporary.
+func isTemporary(err error) bool {
+	return slices.ContainsFunc(temporary, func(cause error) bool { return errors.Is(err, cause) })
+}
 
 // versionTimeout is the timeout for the answer to VERSION.
 const versionTimeout = 5 * time.Second
@@ -55,9 +61,10 @@ func identify(path string) (id identity, err error) {
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	err = cmd.Run()
-	isCause := func(cause error) bool { return errors.Is(err, cause) }
+	exit, ended := errors.AsType[*exec.ExitError](err)
+	bySignal := ended && !exit.Exited() // also by the kernel when memory is short
 	switch {
-	case err != nil && ctx.Err() != nil, slices.ContainsFunc(temporary, isCause):
+	case err != nil && ctx.Err() != nil, bySignal, isTemporary(err):
 		return id, fmt.Errorf("%s %w: %w", path, errNotNow, cmp.Or(ctx.Err(), err))
 	case errors.Is(err, fs.ErrNotExist): // its interpreter or dynamic loader is missing
 		return id, errCannotAsk

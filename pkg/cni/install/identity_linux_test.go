@@ -161,6 +161,41 @@ func TestKeptUntilCompared(t *testing.T) {
 	}
 }
 
+// If the source is ended by a signal, as when memory is short, the installed plugin is kept. If only the installed plugin is,
+// it is broken.
+func TestEndedBySignal(t *testing.T) {
+	const killed = "#!/bin/sh\nkill -9 $$\n"
+	for name, c := range map[string]struct{ source, installed, want string }{
+		"source":    {killed, upstream, upstream},
+		"both":      {killed + "# ours", killed, killed},
+		"installed": {oursNow, killed, oursNow},
+	} {
+		n := newNode(t)
+		n.program(n.PluginFrom, c.source)
+		n.program(n.PluginTo, c.installed)
+		n.ConfFrom = ""
+		done, err := n.Install(slog.New(n.log))
+		if c.want == c.installed != errors.Is(err, errNotNow) || n.read(n.PluginTo) != c.want {
+			t.Errorf("%s: %+v, %v\n%s", name, done, err, n.read(n.PluginTo))
+		}
+	}
+}
+
+// While no file can be opened, the installed plugin is kept.
+func TestNoFileDescriptor(t *testing.T) {
+	n := newNode(t)
+	n.program(n.PluginFrom, oursNow)
+	n.program(n.PluginTo, upstream)
+	var limit syscall.Rlimit
+	n.must(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	n.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Max: limit.Max}))
+	_, _, err := comparePlugins(n.PluginFrom, n.PluginTo)
+	n.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
+	if !errors.Is(err, errNotNow) || !errors.Is(err, syscall.EMFILE) {
+		t.Error(err)
+	}
+}
+
 // If the source does not answer in time either, the machine may be slow: the installed plugin is kept.
 func TestNoAnswerOfBothInTime(t *testing.T) {
 	t.Parallel()

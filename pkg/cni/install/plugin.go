@@ -3,7 +3,6 @@ package install
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -93,32 +92,38 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 // replaced. An error means that the plugins cannot be compared at the moment: the installed
 // one stays. unusable is the digest of its content if it is not a usable plugin, which
 // includes one that another program is writing: the result, also the error, counts once the
-// content has stayed the same. The source is asked after the installed plugin: that the
-// source answers shows that the machine is not to blame if the installed one does not.
+// content has stayed the same. The source is asked after the installed plugin: if the source
+// answers and the installed plugin does not, the machine is probably not the cause.
 //
 // A symbolic link counts as the file that it leads to. If that file does not exist, it may be
 // a file of the node that this container does not have.
 //
 //	source                        installed plugin         result
 //	any                           link without a target    kept
-//	any                           cannot be read           replaced
-//	errNotNow                     any other                error: the installed plugin stays
+//	any                           cannot be read           replaced; error if the cause is temporary
+//	cannot be read, or errNotNow  any other                error: the installed plugin stays
 //	errNoPlugin or errCannotAsk   any other                replaced: there is nothing to compare
 //	answers                       errCannotAsk             kept
-//	answers                       errNoPlugin, or no       unusable: replaced
-//	                                answer in time
+//	answers                       errNoPlugin, no answer   unusable: replaced
+//	                                in time, or a signal
 //	answers                       any other errNotNow      unusable, and error: the installed plugin stays
 //	answers                       answers                  see reasonToKeep
 func comparePlugins(from, to string) (kept string, unusable []byte, err error) {
 	content, err := digest(to)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return "it is a symbolic link to a file that does not exist here", nil, nil
+	case isTemporary(err):
+		return "", nil, fmt.Errorf("compare with the installed CNI plugin: %w: %w", errNotNow, err)
+	case err != nil:
+		return "", nil, nil // whatever cannot be read is replaced
 	}
-	if err != nil {
-		return "", nil, nil //nolint:nilerr // whatever cannot be read is replaced
-	}
-	if source, err := digest(from); err != nil || bytes.Equal(source, content) {
-		return "", nil, nil //nolint:nilerr // only its mode is wrong, or it is a link
+	source, err := digest(from)
+	switch {
+	case err != nil:
+		return "", nil, fmt.Errorf("compare with the installed CNI plugin: %w", err)
+	case bytes.Equal(source, content):
+		return "", nil, nil // only its mode is wrong, or it is a link
 	}
 	installed, failed := identify(to)
 	ours, err := identify(from)
@@ -129,7 +134,7 @@ func comparePlugins(from, to string) (kept string, unusable []byte, err error) {
 		return "", nil, nil // ours does not run on this machine
 	case errors.Is(failed, errCannotAsk):
 		return "it " + failed.Error(), nil, nil
-	case errors.Is(failed, errNotNow) && !errors.Is(failed, context.DeadlineExceeded):
+	case isTemporary(failed):
 		return "", content, fmt.Errorf("compare with the installed CNI plugin: %w", failed)
 	case failed != nil:
 		return "", content, nil
