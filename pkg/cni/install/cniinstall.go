@@ -19,8 +19,8 @@
 //	usable, source as applied        none, whatever others have edited
 //
 // A plugin is replaced by its source when it differs, unless its answer to CNI's
-// VERSION says that it is newer, or of another maker. While the source cannot be asked for
-// a reason of the machine, such as a lack of memory, the installed plugin stays.
+// VERSION says that it is newer, or of another maker. While the source cannot be started or
+// is too slow, as when memory is short, the installed plugin stays.
 package install
 
 import (
@@ -48,7 +48,7 @@ type Outcome struct {
 	Path   string   `json:"path"`
 	Result string   `json:"result"`           // "written", "unchanged" or "left alone"
 	Kept   []string `json:"kept,omitempty"`   // types of the plugins in a configuration that others added
-	Reason string   `json:"reason,omitempty"` // why another plugin was left alone
+	Reason string   `json:"reason,omitempty"` // why the installed plugin was left alone
 }
 
 // target is one file to install: a plugin or a configuration.
@@ -112,6 +112,8 @@ func (t target) install(log *slog.Logger) (Outcome, error) {
 		switch {
 		case errors.Is(err, errChanged):
 			continue
+		case errors.Is(err, errNotNow): // pods can use the installed plugin
+			return Outcome{Path: t.to, Result: "left alone", Reason: err.Error()}, nil
 		case err != nil:
 			return Outcome{}, err
 		case p.kept != "":

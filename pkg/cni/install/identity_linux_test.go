@@ -104,7 +104,8 @@ func TestPluginIsBeingWritten(t *testing.T) {
 				n.must(err)
 				if c.holds {
 					done, err := n.Install(slog.New(n.log))
-					if !errors.Is(err, errNotNow) || n.read(n.PluginTo) != upstream {
+					n.must(err)
+					if done[0].Result != "left alone" || n.read(n.PluginTo) != upstream {
 						t.Errorf("open: %+v, %v\n%s", done, err, n.read(n.PluginTo))
 					}
 				} else {
@@ -175,8 +176,9 @@ func TestEndedBySignal(t *testing.T) {
 		n.program(n.PluginTo, c.installed)
 		n.ConfFrom = ""
 		done, err := n.Install(slog.New(n.log))
-		if c.want == c.installed != errors.Is(err, errNotNow) || n.read(n.PluginTo) != c.want {
-			t.Errorf("%s: %+v, %v\n%s", name, done, err, n.read(n.PluginTo))
+		n.must(err)
+		if (done[0].Result == "left alone") != (c.want == c.installed) || n.read(n.PluginTo) != c.want {
+			t.Errorf("%s: %+v\n%s", name, done, n.read(n.PluginTo))
 		}
 	}
 }
@@ -203,7 +205,7 @@ func TestNoAnswerOfBothInTime(t *testing.T) {
 	n.program(n.PluginFrom, hangs+"# ours")
 	n.program(n.PluginTo, hangs)
 	n.ConfFrom = ""
-	if done, err := n.Install(slog.New(n.log)); !errors.Is(err, errNotNow) || n.read(n.PluginTo) != hangs {
+	if done, err := n.Install(slog.New(n.log)); err != nil || done[0].Result != "left alone" || n.read(n.PluginTo) != hangs {
 		t.Errorf("%+v, %v\n%s", done, err, n.read(n.PluginTo))
 	}
 }
@@ -216,7 +218,8 @@ func TestNoAnswerInTime(t *testing.T) {
 	n.program(n.PluginTo, hangs)
 	n.ConfFrom = ""
 	n.until("replaced", func() bool { // a busy machine may need more than one attempt
-		_, err := n.Install(slog.New(n.log))
-		return err == nil && n.read(n.PluginTo) == oursNow
+		done, err := n.Install(slog.New(n.log))
+		n.must(err)
+		return done[0].Result == "written" && n.read(n.PluginTo) == oursNow
 	})
 }
