@@ -4,18 +4,26 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 )
 
 // keptWhileOpen tests that the installed plugin stays while another program has its source open
-// for writing, so that the source cannot be started. Both are executable files.
+// for writing, so that the source cannot be started. Both are executable files. Linux 6.11 and
+// some later releases start such a file: there the source stays open, and the caller's next
+// installation must have the same result as after it was closed.
 func (n *node) keptWhileOpen() {
 	n.t.Helper()
 	before := n.read(n.PluginTo)
 	f, err := os.OpenFile(n.PluginFrom, os.O_WRONLY, 0)
 	n.must(err)
+	n.t.Cleanup(func() { _ = f.Close() }) // nothing was written
+	if _, err := identify(n.PluginFrom); !errors.Is(err, errNotNow) && runtime.GOOS == "linux" {
+		n.t.Log("this system starts a program that is open for writing:", err)
+		return
+	}
 	defer f.Close() //nolint:errcheck // nothing was written
 	if done, err := n.Install(slog.New(n.log)); err != nil || done[0].Result != "left alone" || done[0].Reason == "" {
 		n.t.Errorf("installed: %+v, %v", done, err)
