@@ -113,15 +113,22 @@ func (n *node) seen(text string) bool {
 	if n.read(n.ConfTo) != text {
 		return false
 	}
-	// Keep writes a missing record after it has read the configuration.
-	_ = os.Remove(recordOf(n.ConfTo))
-	n.write(n.ConfFrom, source)
-	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(time.Millisecond) { // the caller tries again
-		if n.read(recordOf(n.ConfTo)) == source {
-			return true
+	// Keep writes a missing record after it has read the configuration. The pass that writes the first one may have read
+	// the former configuration, but not the pass that writes the second one.
+	for range 2 {
+		if os.Remove(recordOf(n.ConfTo)) != nil { // on Windows, while somebody reads it
+			return false
+		}
+		n.write(n.ConfFrom, source)
+		start := time.Now()
+		for n.read(recordOf(n.ConfTo)) != source {
+			if time.Since(start) > time.Minute { // the caller tries again
+				return false
+			}
+			time.Sleep(time.Millisecond)
 		}
 	}
-	return false
+	return true
 }
 
 // While the source has no plugins, they are looked for again. What the source is then decides whether it is a directory.
