@@ -75,8 +75,8 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 }
 
 // deleteLeftover deletes a network. If the host does not have the settings of another adapter
-// back, from which the network before was deleted, it waits for these first. A host without
-// addresses may have lost them by the network, so this does not keep it.
+// back, from which the network before was deleted, it waits for these first. That a host has no
+// address does not keep the network, unless the journal has a static one (ErrNothingToSave).
 func (d *Driver) deleteLeftover(ctx context.Context, n hns.Network) error {
 	const reason = "cleanup removes it"
 	err := d.deleteNetwork(ctx, n, causeUnwanted, reason)

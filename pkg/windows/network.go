@@ -17,7 +17,8 @@ import (
 
 // adoptOrCreate is a step of Ensure: without d.network, which listNetworks has
 // found, it creates the network of dev. A network with other properties than wanted
-// is deleted, and the next pass makes it again. nil: d.network is as wanted, and tries has
+// is deleted, after awaitUnderlay and if checkSwitchType allows what takes its place, and
+// the next pass makes it again. nil: d.network is as wanted, and tries has
 // forgotten refusals to create or delete it. dev.Switch: the network is that of flanneld
 // prepare. The journal has two lists of names. The first bool of Owned and SetOwned says
 // whether the list of switches is meant, the second bool of SetOwned whether the list is to
@@ -201,7 +202,8 @@ func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network, cause, reason
 }
 
 // removeNetwork is deleteNetwork without saving. deleteBound, which calls it, has
-// saved the settings or, in a rollback, could not. cause is one in the log, and the
+// saved the settings or, in a rollback, could not; deleteLeftover calls it when there is
+// nothing to save. cause is one in the log, and the
 // verb by which tries spaces the attempts; reason is for people. networksDirty makes the
 // next Ensure list the networks, and deletedAt makes it wait before it creates one. The
 // journal keeps the name of the wanted network; the caller removes the name of a switch.

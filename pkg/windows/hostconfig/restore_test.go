@@ -407,6 +407,24 @@ func TestDNSWithDHCP(t *testing.T) {
 	}
 }
 
+// A DNS server that somebody has set, and that the host does not use, is nothing to restore.
+func TestUnusedDNS(t *testing.T) {
+	withJournal(t, func(*Journal, *hnstest.Machine) {}, func(r *rig) {
+		r.lease()
+		if err := r.m.Admin().SetDNS("Ethernet", netip.MustParseAddr("10.99.0.99")); err != nil {
+			t.Fatal(err)
+		}
+		host := r.m.Admin().Adapter("Ethernet")
+		host.DNS = nil
+		if err := r.Save(host, host, r.m.Admin().Adapters(), r.m.Admin().Routes()); err != nil || r.journal.Snapshot == nil {
+			t.Fatal(err)
+		}
+		if missing := r.journal.Snapshot.missing(host, r.m.Admin().Routes()); !missing.none() {
+			t.Errorf("missing is %+v", missing)
+		}
+	})
+}
+
 // The DNS servers in a snapshot of a former version are restored if they were manual ones: without DHCP.
 func TestFormerDNS(t *testing.T) {
 	servers := []netip.Addr{netip.MustParseAddr("10.99.0.53")}

@@ -28,7 +28,7 @@ type Snapshot struct {
 	Addresses []SavedAddress
 	Routes    []SavedRoute `json:",omitempty"` // made by programs, which include the DHCP client
 	DNS       []netip.Addr `json:",omitempty"` // with DHCP, only former versions wrote it, with those that DHCP gave: see servers
-	ManualDNS []netip.Addr `json:",omitempty"` // with DHCP: those that somebody has set
+	ManualDNS []netip.Addr `json:",omitempty"` // with DHCP: those in use that somebody has set
 }
 
 // newSnapshot returns what host has: the adapter with the host's addresses.
@@ -41,6 +41,8 @@ func (k *Keeper) newSnapshot(host, physical hns.Adapter, routes []hns.Route) (*S
 		if err != nil {
 			return nil, reconcile.Unknown(fmt.Errorf("read the DNS servers that were set on %s: %w", host.Name, err))
 		}
+		// One that the host does not use is nothing to restore, such as one of IPv6 while IPv6 is off on the adapter.
+		servers = slices.DeleteFunc(servers, func(a netip.Addr) bool { return !slices.Contains(host.DNS, a) })
 		s.DNS, s.ManualDNS = nil, servers
 	}
 	// The list of adapters does not say whether a metric is automatic. An error
