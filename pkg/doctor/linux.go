@@ -120,7 +120,9 @@ func unmanagedDevices(s Snapshot) Finding {
 		own[d.Name] = true
 	}
 	var managed, stopped []string
+	runs := false
 	for _, m := range s.Linux.Managers.Value {
+		runs = runs || m.Running
 		for _, name := range m.Manages {
 			switch {
 			case !own[name]: // not flanneld's
@@ -139,6 +141,8 @@ func unmanagedDevices(s Snapshot) Finding {
 		return warn(fix, "%s", several(managed))
 	case !s.Linux.Managers.Known:
 		return managersKnown(s)
+	case runs && bridgeExists(s).Verdict == Undecided: // it may manage the pods' bridge
+		return bridgeExists(s)
 	case len(stopped) > 0:
 		return ok("%s, but does not run", several(stopped))
 	}
