@@ -44,6 +44,14 @@ func isTemporary(err error) bool {
 	return slices.ContainsFunc(temporary, func(cause error) bool { return errors.Is(err, cause) })
 }
 
+// notNow adds errNotNow to an error that has a cause of temporary.
+func notNow(err error) error {
+	if isTemporary(err) {
+		return fmt.Errorf("%w: %w", errNotNow, err)
+	}
+	return err
+}
+
 // versionTimeout is the timeout for the answer to VERSION.
 const versionTimeout = 5 * time.Second
 

@@ -183,18 +183,30 @@ func TestEndedBySignal(t *testing.T) {
 	}
 }
 
-// While no file can be opened, the installed plugin is kept.
+// While no file can be opened, the installed plugin is kept. If there is none, or it is to be replaced, Install fails.
 func TestNoFileDescriptor(t *testing.T) {
 	n := newNode(t)
 	n.program(n.PluginFrom, oursNow)
 	n.program(n.PluginTo, upstream)
+	n.ConfFrom = ""
+	missing, replacing := n.Files, n.Files
+	missing.PluginTo, replacing.ReplacePlugin = n.path("missing"), true
 	var limit syscall.Rlimit
 	n.must(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	n.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Max: limit.Max}))
-	_, _, err := comparePlugins(n.PluginFrom, n.PluginTo)
+	done, failed := n.Install(slog.New(n.log))
+	_, _, compared := comparePlugins(n.PluginFrom, n.PluginTo)
+	_, whenMissing := missing.Install(slog.New(n.log))
+	_, whenReplacing := replacing.Install(slog.New(n.log))
 	n.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
-	if !errors.Is(err, errNotNow) || !errors.Is(err, syscall.EMFILE) {
-		t.Error(err)
+	if failed != nil || done[0].Result != "left alone" || done[0].Reason == "" || n.read(n.PluginTo) != upstream {
+		t.Errorf("%+v, %v\n%s", done, failed, n.read(n.PluginTo))
+	}
+	if !errors.Is(compared, errNotNow) || !errors.Is(compared, syscall.EMFILE) {
+		t.Error("compared:", compared)
+	}
+	if !errors.Is(whenMissing, syscall.EMFILE) || !errors.Is(whenReplacing, syscall.EMFILE) {
+		t.Errorf("missing: %v; to be replaced: %v", whenMissing, whenReplacing)
 	}
 }
 

@@ -56,7 +56,12 @@ func (f Files) plugin(from, to string) target {
 // planPlugin compares a plugin with its source. enforce is as in target.plan.
 func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 	same, err := file.IsCopy(from, to, pluginMode) // an error is about the source
+	_, missing := os.Lstat(to)                     // not Stat: a symbolic link is not missing
+	mayStay := missing == nil && !f.ReplacePlugin  // pods can use the installed plugin
 	if err != nil {
+		if mayStay {
+			err = notNow(err)
+		}
 		return plan{}, fmt.Errorf("install CNI plugin: %w", err)
 	}
 	if same {
@@ -70,11 +75,10 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 		}
 		return true, nil // written
 	}}
-	_, err = os.Lstat(to) // not Stat: a symbolic link is not missing
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(missing, fs.ErrNotExist):
 		next.reason = "missing"
-	case err == nil && !f.ReplacePlugin:
+	case mayStay:
 		kept, unusable, err := comparePlugins(from, to)
 		switch {
 		case unusable == nil && (kept != "" || err != nil):
@@ -114,14 +118,14 @@ func comparePlugins(from, to string) (kept string, unusable []byte, err error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "it is a symbolic link to a file that does not exist here", nil, nil
 	case isTemporary(err):
-		return "", nil, fmt.Errorf("compare with the installed CNI plugin: %w: %w", errNotNow, err)
+		return "", nil, fmt.Errorf("compare with the installed CNI plugin: %w", notNow(err))
 	case err != nil:
 		return "", nil, nil // whatever cannot be read is replaced
 	}
 	source, err := digest(from)
 	switch {
 	case err != nil:
-		return "", nil, fmt.Errorf("compare with the installed CNI plugin: %w", err)
+		return "", nil, fmt.Errorf("compare with the installed CNI plugin: %w", notNow(err))
 	case bytes.Equal(source, content):
 		return "", nil, nil // only its mode is wrong, or it is a link
 	}
