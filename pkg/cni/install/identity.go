@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -55,8 +56,8 @@ func notNow(err error) error {
 // versionTimeout is the timeout for the answer to VERSION.
 const versionTimeout = 5 * time.Second
 
-// identify calls VERSION of the plugin at path. The error is errNoPlugin, errNotNow or
-// errCannotAsk.
+// identify calls VERSION of the plugin at path. The error is errNoPlugin, errNotNow,
+// errCannotAsk, or errChanged if there is no such file.
 func identify(path string) (id identity, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), versionTimeout)
 	defer cancel()
@@ -74,8 +75,11 @@ func identify(path string) (id identity, err error) {
 	switch {
 	case err != nil && ctx.Err() != nil, bySignal, isTemporary(err):
 		return id, fmt.Errorf("%s %w: %w", path, errNotNow, cmp.Or(ctx.Err(), err))
-	case errors.Is(err, fs.ErrNotExist): // its interpreter or dynamic loader is missing
-		return id, errCannotAsk
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Stat(path); err != nil {
+			return id, errChanged // deleted since digest
+		}
+		return id, errCannotAsk // its interpreter or dynamic loader is missing
 	case json.Unmarshal(out.Bytes(), &id) != nil || err != nil || len(id.Supported) == 0:
 		return identity{}, errNoPlugin
 	}

@@ -51,6 +51,18 @@ func TestKeptUntilSourceIsAsked(t *testing.T) {
 	}
 }
 
+// A plugin that is deleted while it is compared is not taken for one that cannot be run, or for a symbolic link.
+func TestDeletedWhileCompared(t *testing.T) {
+	n := newNode(t)
+	deleted := n.path("bin/flannel.exe")
+	if kept, unusable, err := comparePlugins(n.PluginFrom, deleted); kept != "" || unusable != nil || !errors.Is(err, errChanged) {
+		t.Errorf("%q, %x, %v", kept, unusable, err)
+	}
+	if _, err := identify(deleted); !errors.Is(err, errChanged) {
+		t.Error("asked:", err)
+	}
+}
+
 func TestReasonToKeep(t *testing.T) {
 	upTo := func(n int) []string {
 		return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0", "2.0.0"}[:n]

@@ -94,15 +94,17 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 // comparePlugins compares the installed plugin with its source. kept says why the installed
 // one is left in place, because a configuration may need what ours lacks; "": it is
 // replaced. An error means that the plugins cannot be compared at the moment: the installed
-// one stays. unusable is the digest of its content if it is not a usable plugin, which
-// includes one that another program is writing: the result, also the error, counts once the
-// content has stayed the same. The source is asked after the installed plugin: if the source
-// answers and the installed plugin does not, the machine is probably not the cause.
+// one stays; after errChanged, the next plan is made at once. unusable is the digest of its
+// content if it is not a usable plugin, which includes one that another program is writing:
+// the result, also the error, counts once the content has stayed the same. The source is
+// asked after the installed plugin: if the source answers and the installed plugin does not,
+// the machine is probably not the cause.
 //
 // A symbolic link counts as the file that it leads to. If that file does not exist, it may be
 // a file of the node that this container does not have.
 //
 //	source                        installed plugin         result
+//	any                           deleted meanwhile        errChanged
 //	any                           link without a target    kept
 //	any                           cannot be read           replaced; error if the cause is temporary
 //	cannot be read, or errNotNow  any other                error: the installed plugin stays
@@ -116,6 +118,9 @@ func comparePlugins(from, to string) (kept string, unusable []byte, err error) {
 	content, err := digest(to)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		if info, err := os.Lstat(to); err != nil || info.Mode().IsRegular() {
+			return "", nil, errChanged // deleted, perhaps made anew
+		}
 		return "it is a symbolic link to a file that does not exist here", nil, nil
 	case isTemporary(err):
 		return "", nil, fmt.Errorf("compare with the installed CNI plugin: %w", notNow(err))
@@ -132,6 +137,8 @@ func comparePlugins(from, to string) (kept string, unusable []byte, err error) {
 	installed, failed := identify(to)
 	ours, err := identify(from)
 	switch {
+	case errors.Is(failed, errChanged):
+		return "", nil, failed
 	case errors.Is(err, errNotNow):
 		return "", nil, fmt.Errorf("compare with the installed CNI plugin: %w", err)
 	case err != nil:
