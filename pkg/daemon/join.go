@@ -21,7 +21,7 @@ import (
 // then once a minute. Only a missing configuration is logged after joinGrace.
 func (d *Daemon) join(ctx context.Context, in *inbox) *node {
 	n := &node{}
-	var former node // a copy of n with the configuration before the latest, which was possible here; zero: none
+	var former node // a copy of n with a configuration before the latest that was possible here (see errNewConfig); zero: none
 	// As at a start, prepare adopts the latest configuration at once, which inbox.reset has
 	// left unread: no rollout is in progress, no configuration is refused, and, as at a
 	// start, it has no mark, also if it proved the one that it adopts.
@@ -51,7 +51,7 @@ func (d *Daemon) join(ctx context.Context, in *inbox) *node {
 				former = *n
 				err = try(ctx)
 			}
-			if err != nil && former.maker != nil {
+			if _, temporary := errors.AsType[temporaryError](err); err != nil && !temporary && former.maker != nil {
 				err = d.joinWithFormer(ctx, in, n, &former, err)
 			}
 			if err != nil && ctx.Err() == nil {
@@ -72,8 +72,9 @@ func (d *Daemon) join(ctx context.Context, in *inbox) *node {
 	return n
 }
 
-// joinWithFormer joins with the configuration before the latest, because n could not join with
-// the latest for a reason. The loop then reads the latest as a change, and refuses or adopts it.
+// joinWithFormer joins with a configuration before the latest, because n could not join with
+// the latest for a reason that is not temporary. The loop then reads the latest as a change, and
+// refuses or adopts it.
 func (d *Daemon) joinWithFormer(ctx context.Context, in *inbox, n, former *node, reason error) error {
 	err := d.chooseAndBuild(ctx, former)
 	if err == nil {
@@ -97,7 +98,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	case errors.Is(err, subnet.ErrMalformed):
 		d.Log.Warn("the subnet file is malformed, so this node may get another subnet than before", "error", err)
 	case err != nil:
-		return fmt.Errorf("read the former subnet: %w", err) // join retries
+		return temporaryError{fmt.Errorf("read the former subnet: %w", err)}
 	}
 	remembered4, remembered6 := env.Remembered(n.config) // the last subnet of each family; Acquire ignores one outside the network. Zero: none
 	if n.config.V4.On() {
@@ -115,7 +116,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	d.updateRules(n) // Acquire takes no subnet of a lease that is valid by these rules
 	lease, err := d.Manager.Acquire(ctx, cfg, want)
 	switch {
-	case in.hasUnreadConfig(): // Acquire may have waited for the store
+	case in.hasUnreadConfig(): // Acquire may have waited for the store; after an error, the newer one may have a subnet
 		return errNewConfig
 	case err != nil:
 		return fmt.Errorf("acquire a subnet: %w", err)
@@ -181,15 +182,21 @@ func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 // before there is a lease, because the rules by which Acquire judges leases are the plan's.
 func (d *Daemon) chooseAndBuild(ctx context.Context, n *node) error {
 	if err := d.chooseUnderlay(ctx, n); err != nil {
-		return err
+		return temporaryError{err}
 	}
 	return d.build(n)
 }
 
+// temporaryError is an error of the host or the store, and not of the configuration, so that it may
+// end by itself: join retries with the latest configuration, even if it has a former one.
+type temporaryError struct{ error }
+
+func (t temporaryError) Unwrap() error { return t.error }
+
 var (
-	// errNewConfig means that a newer configuration arrived during this try, and that the one before is
-	// possible on this node. join tries again at once with the newer one, because the loop might have to
-	// refuse it.
+	// errNewConfig means that a newer configuration arrived during this try, and that the underlay and the
+	// backend of the one before were possible on this node; whether it has a subnet is not known. join tries
+	// again at once with the newer one, because the loop might have to refuse it.
 	errNewConfig = errors.New("the network configuration has changed meanwhile")
 	errNoConfig  = error(caused{errors.New("no network configuration received yet"), causeNoConfig})
 	errNoLease   = errors.New("waiting for a subnet lease")
