@@ -33,7 +33,7 @@ type Decision struct {
 	Why      string   // what selects it: "--iface=eth0"
 	Rejected []string // the candidates before it, each with what selects it and why it cannot be the underlay
 	Untried  int      // how many candidates are after it
-	place    place    // the default route that leads to it, for Chooser; zero: a flag has selected it
+	place    place    // candidate.place, for Chooser
 	dhcp     string   // candidate.dhcp, for Chooser
 }
 
@@ -63,7 +63,7 @@ type candidate struct {
 	iface     *Interface   // nil: no interface is selected, see problem
 	preferred []netip.Addr // addresses on iface to prefer, if it has them; only these may be link-local
 	named     bool         // a flag or a default route names each of preferred, so that none of them floats (Snapshot.floats)
-	place     place        // of the default route that selects iface; zero: a flag selects it
+	place     place        // iface, if it stays after another one has become the first: byReach, byRegex, byDefaultRoute; zero: it does not
 	dhcp      string       // name of iface, if an address of --iface selects it that is by DHCP, or byDHCP does; else ""
 	problem   string       // set if iface is nil
 }
@@ -72,7 +72,9 @@ type candidate struct {
 //
 //	flags that are set                   candidates
 //	--iface, --iface-regex               the interfaces that they name or match, in the order of the flags
-//	  and --iface-can-reach              the interface of the route there, if the others match no interface
+//	                                       (of a pattern, those of earlier choices first, see past.byRoute)
+//	  and --iface-can-reach              the interfaces of earlier choices and that of the route there, if
+//	                                       the others match no interface
 //	                                     the interface of past.dhcp, if none of them matches one
 //	only --public-ip or --public-ipv6    the interface that has this address
 //	none, or nobody has the address      the interfaces of the default routes, see past.byRoute
@@ -85,12 +87,12 @@ func candidates(s Snapshot, o Options, v4, v6 bool, p past) []candidate {
 		all = append(all, byName(s, name))
 	}
 	for _, re := range o.IfaceRegex {
-		all = append(all, byRegex(s, re.String(), re.MatchString)...)
+		all = append(all, byRegex(s, re.String(), re.MatchString, p)...)
 	}
 	// An interface that matches but is down is a candidate, too: the daemon waits until it is up
 	// (decide returns an error) instead of using the one of --iface-can-reach.
 	if o.CanReach.IsValid() && !slices.ContainsFunc(all, func(c candidate) bool { return c.iface != nil }) {
-		all = append(all, byReach(s, o.CanReach))
+		all = append(all, byReach(s, o.CanReach, p)...)
 	}
 	if len(all) > 0 {
 		return append(all, byDHCP(s, all, p)...)
@@ -187,8 +189,9 @@ func byDHCP(s Snapshot, all []candidate, p past) []candidate {
 }
 
 // byRegex returns the interfaces with a matching address, of which one becomes the
-// preferred one, and after them those with a matching name.
-func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
+// preferred one, and after them those with a matching name. Interfaces of earlier choices are before
+// all others.
+func byRegex(s Snapshot, text string, match func(string) bool, p past) []candidate {
 	why := "--iface-regex=" + text
 	var byAddr, byName []candidate
 	for i := range s.Interfaces {
@@ -200,28 +203,45 @@ func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
 			}
 		}
 		if len(matching) > 0 {
-			byAddr = append(byAddr, candidate{why: why, iface: in, preferred: matching})
+			byAddr = append(byAddr, candidate{why: why, iface: in, preferred: matching, place: place{name: in.Name}})
 		}
 		if match(in.Name) || in.Alias != "" && match(in.Alias) {
-			byName = append(byName, candidate{why: why, iface: in})
+			byName = append(byName, candidate{why: why, iface: in, place: place{name: in.Name}})
 		}
 	}
 	if all := append(byAddr, byName...); len(all) > 0 {
+		slices.SortStableFunc(all, func(a, b candidate) int { return p.byRoute(a.place, b.place) })
 		return all
 	}
 	return []candidate{{why: why, problem: "no interface has a matching address or name"}}
 }
 
 // byReach returns the interface of the route to an address, with the source address
-// that the system would use for it. The reader of the Snapshot has looked up the route.
-func byReach(s Snapshot, to netip.Addr) candidate {
+// that the system would use for it. The reader of the Snapshot has looked up the route. If the route
+// has left an interface of an earlier choice, as with a VPN, that interface comes first, with the address
+// in use.
+func byReach(s Snapshot, to netip.Addr, p past) []candidate {
 	// Without a source, preferred has the zero Addr, which equals no address.
 	c := candidate{why: "--iface-can-reach=" + to.String(), preferred: []netip.Addr{s.Reach.Source}}
 	if s.Reach.Index > 0 { // on Windows, unused adapters have index 0
 		c.iface = s.ByIndex(s.Reach.Index)
 	}
 	c.problem = cmp.Or(s.Reach.Problem, "no route to this address")
-	return c
+	if c.iface != nil {
+		c.place.name = c.iface.Name
+	}
+	var all []candidate
+	for _, name := range slices.Compact([]string{p.home.name, p.last.name}) {
+		if name == c.place.name {
+			break // the route leads there
+		}
+		for i := range s.Interfaces {
+			if in := &s.Interfaces[i]; in.Name == name {
+				all = append(all, candidate{why: "an earlier choice by " + c.why, iface: in, preferred: p.of(to), place: place{name: name}})
+			}
+		}
+	}
+	return append(all, c)
 }
 
 // byDefaultRoute returns the interfaces of the default routes, in the order of

@@ -20,16 +20,22 @@ const (
 // changed. It does not leave an interface that still can be the underlay, and does not
 // take an address that may float while the node's own address is away for a moment. Only
 // the daemon's loop uses it: see daemon.Underlay. The candidates and their order are those
-// of candidates in choose.go; a Chooser only changes the order of default routes (byRoute), and
-// adds the candidate of byDHCP.
+// of candidates in choose.go; a Chooser only changes the order of default routes and of the interfaces
+// that a pattern matches (byRoute), and adds the candidates of byDHCP and those that byReach keeps.
 //
 //	what happens                                        what is chosen
 //	a start                                             the first candidate, as Choose
 //	another default route has a better metric           the interface in use
-//	the interface in use is down, or has no default     the first candidate that can be the underlay
-//	  route, or no address of an enabled family
+//	the route of --iface-can-reach leads elsewhere      the interface in use
+//	another interface comes to match the pattern of     the interface in use
+//	  --iface-regex
+//	the interface in use is down, or has no address     the first candidate that can be the underlay
+//	  of an enabled family, or has no default route,
+//	  if that has selected it, or does not match the
+//	  pattern that has selected it
 //	the interface of the start can be the underlay      the interface of the start
 //	  again, with a metric that is not worse than before
+//	  (a pattern and --iface-can-reach have no metric)
 //	the address in use is gone, others are there        the best of the others
 //	only an address is left that may float, or a        no choice for adoptAtStart or adoptLater (unless
 //	  pattern matches no other                            there is another candidate), then this address
@@ -37,7 +43,7 @@ const (
 //	no interface has the address of --iface any more,   the other address
 //	  and its interface has another one by DHCP
 type Chooser struct {
-	home, last place                    // of the first choice, and of the last one; zero: none yet, or flags have selected it
+	home, last place                    // of the first choice that had one, and of the last choice; zero: none (see candidate.place)
 	dhcp       string                   // candidate.dhcp of the last choice
 	inUse      []netip.Addr             // addresses of the last choice (zero: the family is off); nil: there was none
 	alone      map[netip.Addr]time.Time // addresses that may float and that no other address replaces, and since when
@@ -77,7 +83,8 @@ func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Dec
 	return d, nil
 }
 
-// place is an interface that has a default route, with the route's metric.
+// place is an interface that has a default route, with the route's metric, or one that --iface-regex or
+// --iface-can-reach has selected, with the metric 0.
 type place struct {
 	name   string
 	metric int
@@ -98,10 +105,15 @@ type past struct {
 // uses reports whether the last choice has an address.
 func (p past) uses(a netip.Addr) bool { return slices.Contains(p.inUse, a) }
 
+// of returns the addresses of the last choice that are of the same family as a.
+func (p past) of(a netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(p.inUse), func(b netip.Addr) bool { return b.Is6() != a.Is6() })
+}
+
 // waits reports whether an address that may float must not be used yet.
 func (p past) waits(a netip.Addr) bool { return p.wait != nil && !p.uses(a) && p.wait(a) }
 
-// byRoute compares two default routes, for sorting: home, unless its metric is worse (larger) than
+// byRoute compares two places, for sorting: home, unless its metric is worse (larger) than
 // when it was chosen, is before last, and last before all others. Those are ordered by their metric.
 func (p past) byRoute(a, b place) int {
 	class := func(r place) int {

@@ -15,7 +15,7 @@ type step struct {
 	after    time.Duration // the step before
 	eth0     string        // its addresses; "": it is down
 	eth1     string
-	defaults string // "eth0 100, tun0 50": interfaces of default routes, with their metrics
+	defaults string // "eth0 100, tun0 50": interfaces of default routes, with their metrics; --iface-can-reach uses the first
 	want     string // interface and address; "!": none can be chosen
 	atStart  string
 }
@@ -40,6 +40,11 @@ func machineOf(st step) (s Snapshot) {
 			}
 		}
 		s.Defaults = append(s.Defaults, d)
+	}
+	reach := s.ByIndex(s.Defaults[0].Index)
+	s.Reach.Index = reach.Index
+	if len(reach.Addrs) > 0 {
+		s.Reach.Source = reach.Addrs[0].IP
 	}
 	return s
 }
@@ -131,6 +136,69 @@ func TestChooserStays(t *testing.T) {
 		{second, own, other, "eth1 100,eth0 200", "eth1 10.1.0.5", ""},
 		{second, own, other, "eth1 100,eth0 50", "eth0 192.168.1.5", ""},
 	})
+}
+
+// The interface that --iface-can-reach has found is not left because the route leads elsewhere.
+func TestChooserStaysWithReach(t *testing.T) {
+	const other = "10.1.0.5/16"
+	chooseInSteps(t, Options{CanReach: ip("9.9.9.9")}, []step{
+		{0, own, other, "eth0 100", "eth0 192.168.1.5", ""},
+		{second, own, other, "tun0 50", "eth0 192.168.1.5", "tun0"},
+		// The address in use stays, whatever other ones there are.
+		{second, "192.168.1.4/24," + own + " secondary", other, "tun0 50", "eth0 192.168.1.5", "tun0"},
+		{second, own + " deprecated,192.168.1.4/24", other, "tun0 50", "eth0 192.168.1.5", "tun0"},
+		{second, "", other, "tun0 50", "tun0 10.8.0.6", ""},
+		{second, "", other, "eth1 50", "tun0 10.8.0.6", "eth1"},
+		{second, own, other, "eth0 100", "eth0 192.168.1.5", ""},
+		{second, vip, other, "tun0 50", "tun0 10.8.0.6", ""},
+		{second, own, other, "tun0 50", "eth0 192.168.1.5", "tun0"},
+		// While the route leads to the interface, its source counts.
+		{second, "192.168.1.4/24," + own + " secondary", other, "eth0 100", "eth0 192.168.1.4", ""},
+	})
+	// An interface that --iface names is before it.
+	chooseInSteps(t, Options{Iface: []string{"10.1.0.5"}, CanReach: ip("9.9.9.9")}, []step{
+		{0, own, "", "eth0 100", "eth0 192.168.1.5", ""},
+		{second, own, other, "eth0 100", "eth1 10.1.0.5", ""},
+	})
+}
+
+// The interface that a pattern has selected is not left because another one matches.
+func TestChooserStaysWithPattern(t *testing.T) {
+	const route, other, docker = "tun0 100", "192.168.2.5/24", "192.168.17.1/24"
+	chooseInSteps(t, Options{IfaceRegex: re(`^192\.`)}, []step{
+		{0, "10.1.0.5/16", other, route, "eth1 192.168.2.5", ""},
+		{second, "10.1.0.5/16," + vip, other, route, "eth1 192.168.2.5", "eth0"},
+		{2 * time.Minute, "10.1.0.5/16," + vip, other, route, "eth1 192.168.2.5", "eth0"},
+		{second, own, other, route, "eth1 192.168.2.5", "eth0"},
+		{second, own, "10.1.0.5/16", route, "eth0 192.168.1.5", ""},
+		{second, own, other, route, "eth1 192.168.2.5", "eth0"}, // that of the start
+		{second, own, "", route, "eth0 192.168.1.5", ""},
+		{second, own, other, route, "eth1 192.168.2.5", "eth0"},
+	})
+	chooseInSteps(t, Options{IfaceRegex: re("^eth")}, []step{ // by the name
+		{0, "", other, route, "eth1 192.168.2.5", ""},
+		{second, own, other, route, "eth1 192.168.2.5", "eth0"},
+		{second, own, "", route, "eth0 192.168.1.5", ""},
+	})
+	// A former pattern is before a later one, whatever is in use.
+	chooseInSteps(t, Options{IfaceRegex: re("^192", "^eth")}, []step{
+		{0, "", "10.1.0.5/16", route, "eth1 10.1.0.5", ""},
+		{second, own, "10.1.0.5/16", route, "eth0 192.168.1.5", ""},
+	})
+	// An interface is found again by its name, with another index.
+	var c Chooser
+	for i, st := range []struct{ bond, want string }{{"before", "bond0"}, {"after", "bond0"}, {"", "docker0"}, {"after", "bond0"}} {
+		s := Snapshot{Interfaces: []Interface{dev(3, "docker0", docker)}}
+		switch st.bond {
+		case "before":
+			s.Interfaces = []Interface{dev(2, "bond0", own), dev(3, "docker0", docker)}
+		case "after":
+			s.Interfaces = append(s.Interfaces, dev(4, "bond0", own))
+		}
+		if d, err := c.Choose(time.Unix(1e9, 0), s, Options{IfaceRegex: re("^192")}, true, false); err != nil || d.Link.Name != st.want {
+			t.Errorf("step %d: chosen is %s, want %s; %v", i, d.Link.Name, st.want, err)
+		}
+	}
 }
 
 // DHCP gives the interface another address than the one that --iface names.
