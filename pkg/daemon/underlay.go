@@ -60,7 +60,7 @@ func (u *underlayState) logKept(link underlay.Link) {
 		return
 	}
 	u.kept = link.AtStart
-	u.d.Log.Warn("another interface has the better default route, keeping the one in use; --iface makes the choice permanent",
+	u.d.Log.Warn("a start would choose another interface, keeping the one in use; --iface makes the choice permanent",
 		"cause", causeUnderlayKept, "interface", link.Name, "at_start", link.AtStart)
 }
 

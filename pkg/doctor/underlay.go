@@ -4,8 +4,9 @@ package doctor
 func sameAtStart(s Snapshot) Finding {
 	n := s.node()
 	if n.Underlay.AtStart != "" {
-		return warn("Set --iface="+n.Underlay.Name+" on this node, or give the default route of "+n.Underlay.AtStart+" a metric that is higher than that of "+
-			n.Underlay.Name+".", "%s is in use, and the default route of %s is the better one", n.Underlay.Name, n.Underlay.AtStart)
+		return warn("Set --iface="+n.Underlay.Name+" on this node. If no flag selects the underlay, it is also enough to give the default route of "+
+			n.Underlay.AtStart+" a metric that is higher than that of "+n.Underlay.Name+".",
+			"%s is in use, and a start would choose %s", n.Underlay.Name, n.Underlay.AtStart)
 	}
 	return ok("%s", n.Underlay.Name)
 }

@@ -120,7 +120,7 @@ func (p *printer) node(n Node, expires time.Time) {
 	p.row("backend", "%s, MTU of pods %d", Printable(n.Backend), n.MTU)
 	p.row("underlay", "%s (%s, MTU %d)", n.Underlay.Name, join(n.Underlay.Addrs), n.Underlay.MTU)
 	if n.Underlay.AtStart != "" {
-		p.row("", "a start of flanneld would choose %s, which has the better default route", Printable(n.Underlay.AtStart))
+		p.row("", "a start of flanneld would choose %s", Printable(n.Underlay.AtStart))
 	}
 	for _, d := range n.Devices {
 		if d.Name == n.Underlay.Name {
