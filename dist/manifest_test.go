@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -196,6 +197,32 @@ func TestServerAcceptsAllManifests(t *testing.T) {
 		if o.GetKind() == "DaemonSet" && s.Apply(t.Context(), true, o) == nil {
 			t.Error("the server accepts an unknown field, so this test proves nothing")
 		}
+	}
+}
+
+// The API server's address and the pull policy apply to the container of netpol as to that of flanneld.
+func TestChartNetpolHasTheAPIAddress(t *testing.T) {
+	text, err := chart(t, "netpol: {enabled: true}\napiServer: {host: 192.0.2.1, port: 6443}\nimage: {pullPolicy: Always}\n")
+	if err != nil {
+		t.Fatal(err, text)
+	}
+	checked := 0
+	for _, c := range daemonSet(t, text).Spec.Template.Spec.Containers {
+		if c.Name != "kube-flannel" && c.Name != "kube-network-policies" {
+			continue
+		}
+		checked++
+		for _, want := range []corev1.EnvVar{{Name: "KUBERNETES_SERVICE_HOST", Value: "192.0.2.1"}, {Name: "KUBERNETES_SERVICE_PORT", Value: "6443"}} {
+			if !slices.Contains(c.Env, want) {
+				t.Errorf("%s has the environment %v, want %v in it", c.Name, c.Env, want)
+			}
+		}
+		if c.ImagePullPolicy != corev1.PullAlways {
+			t.Errorf("%s has the pull policy %q", c.Name, c.ImagePullPolicy)
+		}
+	}
+	if checked != 2 {
+		t.Errorf("%d of 2 containers in\n%s", checked, text)
 	}
 }
 

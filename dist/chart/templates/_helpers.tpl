@@ -107,6 +107,18 @@ likewise for Prometheus.
 {{- toYaml $health }}
 {{- end }}
 
+{{/* The API server's address, in a container's env; nothing by default. */}}
+{{- define "flannel.apiServer" -}}
+{{- with .host }}
+- name: KUBERNETES_SERVICE_HOST
+  value: {{ . | quote }}
+{{- end }}
+{{- with .port }}
+- name: KUBERNETES_SERVICE_PORT
+  value: {{ . | quote }}
+{{- end }}
+{{- end }}
+
 {{/* The port of /metrics, of a container. */}}
 {{- define "flannel.metricsPort" -}}
 ports:

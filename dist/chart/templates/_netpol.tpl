@@ -2,6 +2,9 @@
 {{- define "flannel.netpol" -}}
 - name: kube-network-policies
   image: {{ include "flannel.netpolImage" . | quote }}
+  {{- with .image.pullPolicy }}
+  imagePullPolicy: {{ . }}
+  {{- end }}
   {{- if not (hasPrefix "/" (first (default (list "-") .netpol.args))) }}
   command: [/bin/netpol]
   {{- end }}
@@ -15,6 +18,9 @@
     valueFrom:
       fieldRef:
         fieldPath: spec.nodeName
+  {{- end }}
+  {{- with include "flannel.apiServer" .apiServer | trim }}
+  {{- nindent 2 . }}
   {{- end }}
   securityContext:
     privileged: true
