@@ -234,6 +234,11 @@ func TestCommandsOfChart(t *testing.T) {
 		if !slices.Contains(paths, want.bin) || !strings.Contains(u.netConf(), want.network) {
 			t.Errorf("%s: %v, %s", name, paths, u.netConf())
 		}
+		u.run(u.block("install.md", "install-selinux"))
+		if o := u.daemonSet().Spec.Template.Spec.SecurityContext.SELinuxOptions; o == nil || o.Type != "spc_t" {
+			t.Errorf("%s, then install-selinux: the pod has the SELinux context %v", name, o)
+		}
+		u.runs(want.image)
 		u.run("helm uninstall flannel --namespace kube-flannel")
 	}
 	former := filepath.Join(nettest.Root(t), "dist", "testdata", "former-chart")

@@ -33,6 +33,7 @@ var values = map[string]string{
 	"metrics":     "metrics: {expose: true}\n",
 	"udp":         "backend: {Type: udp}\n",
 	"privileged":  "privileged: true\n",
+	"SELinux":     "seLinuxOptions: {type: spc_t, level: s0}\n",
 	"no policy":   "admissionPolicy: false\n",
 	"own prefix":  "annotationPrefix: example.com/net-\n",
 	"API address": "apiServer: {host: 192.0.2.1, port: 6443}\nargs: [--iface=eth1, --v=4]\nenv: [{name: A, value: b}]\n",
@@ -60,6 +61,7 @@ var refused = map[string]string{
 	"annotationPrefix: example.com\n":        "annotationPrefix",
 	"metrics: {podMonitor: {interval: 5}}\n": "interval",
 	"healthPort: 0\n":                        "healthPort",
+	"seLinuxOptions: {typ: spc_t}\n":         "typ",
 }
 
 func render(t *testing.T, args ...string) (string, error) {
@@ -196,6 +198,28 @@ func TestServerAcceptsAllManifests(t *testing.T) {
 	for _, o := range objects(t, bad) {
 		if o.GetKind() == "DaemonSet" && s.Apply(t.Context(), true, o) == nil {
 			t.Error("the server accepts an unknown field, so this test proves nothing")
+		}
+	}
+}
+
+// All containers inherit the pod's SELinux context, which is not set by default.
+func TestChartSELinuxOptions(t *testing.T) {
+	for given, want := range map[string]*corev1.SELinuxOptions{
+		"netpol: {enabled: true}\n":                     nil,
+		"netpol: {enabled: true}\n" + values["SELinux"]: {Type: "spc_t", Level: "s0"},
+	} {
+		text, err := chart(t, given)
+		if err != nil {
+			t.Fatal(err, text)
+		}
+		pod := daemonSet(t, text).Spec.Template.Spec
+		if diff := cmp.Diff(want, pod.SecurityContext.SELinuxOptions); diff != "" {
+			t.Errorf("%q, the pod's context: want (-) and got (+) differ:\n%s", given, diff)
+		}
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			if c.SecurityContext.SELinuxOptions != nil {
+				t.Errorf("%q: %s replaces the pod's context by %v", given, c.Name, c.SecurityContext.SELinuxOptions)
+			}
 		}
 	}
 }

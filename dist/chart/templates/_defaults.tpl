@@ -26,6 +26,7 @@ metrics:
 annotationPrefix: flannel.alpha.coreos.com/
 admissionPolicy: true
 privileged: false
+seLinuxOptions: {}
 resources:
   requests:
     cpu: 20m
