@@ -9,12 +9,13 @@ type moment int64
 // at converts a time, which is not before the mesh was made.
 func (m *mesh) at(t time.Time) moment { return moment(t.Sub(m.began)) + 1 }
 
-// time is the inverse of at.
+// time is the inverse of at, by the present wall clock: the clock may have been set since the mesh was made.
 func (m *mesh) time(t moment) time.Time {
 	if t.IsZero() {
 		return time.Time{}
 	}
-	return m.began.Add(time.Duration(t - 1))
+	now := time.Now()
+	return now.Add(time.Duration(t-1) - now.Sub(m.began))
 }
 
 func (m moment) IsZero() bool               { return m == 0 }
