@@ -64,6 +64,10 @@ func TestNotForwarding(t *testing.T) {
 		if c := w.nodes[0].mesh.Changes(w.now); len(c) != 1 || c[0].Reach.State != status.NotForwarding || c[0].Outage != 0 {
 			t.Errorf("reports %+v", c)
 		}
+		w.run(60)
+		if l := w.nodes[0].mesh.Lasting(w.now, time.Minute); len(l) != 1 || l[0] != "node2" {
+			t.Errorf("lasting: %v", l)
+		}
 		peer.off = true
 		w.run(40)
 		w.is(0, 2, status.Unreachable)

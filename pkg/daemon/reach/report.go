@@ -101,14 +101,13 @@ func (m *mesh) Changes(now moment) (changes []change) {
 }
 
 // Lasting returns the names of the peers, sorted, that have not been reachable for at
-// least that long. A peer that only lacks packets of the full size is not one of them.
+// least that long, or do not forward. A peer that only lacks packets of the full size is not one of them.
 func (m *mesh) Lasting(now moment, least time.Duration) (names []string) {
-	for t := range m.down.All() { // the targets that do not answer any more
-		p := t.peer
-		if !p.alarm.IsZero() && p.alarmed > smallOnly && now.Sub(p.alarm) >= least {
+	for _, p := range m.peers.All() {
+		if len(p.targets) > 0 && !p.alarm.IsZero() && p.alarmed > smallOnly && now.Sub(p.alarm) >= least {
 			names = append(names, p.lease.Name)
 		}
 	}
 	slices.Sort(names)
-	return slices.Compact(names) // a peer may have two targets
+	return names
 }

@@ -218,6 +218,24 @@ func TestNoLongerRetained(t *testing.T) {
 	}
 }
 
+// An outage lasts although a change of this node's network makes it probe all peers anew.
+func TestLastingAfterChange(t *testing.T) {
+	w := newWorld(t, 2, true)
+	w.run(60)
+	w.nodes[1].off = true
+	w.run(60)
+	h := w.nodes[0]
+	h.mesh.Changes(w.now)
+	w.run(61)
+	n := w.network(h, Tunnels)
+	n.MTU--
+	h.mesh.Update(w.now, n)
+	w.is(0, 1, status.UnknownReach)
+	if l := h.mesh.Lasting(w.now, time.Minute); len(l) != 1 || l[0] != "node1" {
+		t.Errorf("lasting: %v", l)
+	}
+}
+
 // Nobody but the peer itself can speak for it.
 func TestForgedMessages(t *testing.T) {
 	w := newWorld(t, 3, false)
