@@ -48,6 +48,24 @@ func (f *eventFilter) next(reason, message string, now time.Time) (write bool, w
 	return true, 0
 }
 
+// opposites has the reasons of Events that end what an Event of the other reason has reported.
+var opposites = map[string]string{
+	reasonUnreachable: reasonReachable, reasonReachable: reasonUnreachable,
+	reasonNotSynced: reasonSynced, reasonSynced: reasonNotSynced,
+}
+
+// written records an Event that was written. The message of the opposite reason is news after it, even if the message
+// is the same as before.
+func (f *eventFilter) written(e event, at time.Time) {
+	f.last[e.reason] = writtenEvent{e.message, at}
+	if last, before := f.last[opposites[e.reason]]; before {
+		f.last[opposites[e.reason]] = writtenEvent{at: last.at}
+	}
+	// Both stay as they are after an Event of another reason.
+	f.outageReported = f.outageReported && e.reason != reasonReachable || e.reason == reasonUnreachable
+	f.failureReported = f.failureReported && e.reason != reasonSynced || e.reason == reasonNotSynced
+}
+
 // writeEvents writes the Events that are due, and returns the time until the next one may be, recheckEvery at most. An
 // error means that at least one could not be written. name is that of our Node. What it has written of s.subnetChange
 // is removed from the reporter's status.
@@ -65,7 +83,7 @@ func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string,
 			}
 			continue
 		}
-		f.last[e.reason] = writtenEvent{e.message, time.Now()}
+		f.written(e, time.Now())
 		if e.reason == reasonSubnet { // it happens once, while the other messages last as long as what they are about
 			r.mu.Lock()
 			if r.status.subnetChange == e.message {
@@ -73,9 +91,6 @@ func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string,
 			}
 			r.mu.Unlock()
 		}
-		// Both stay as they are after an Event of another reason.
-		f.outageReported = f.outageReported && e.reason != reasonReachable || e.reason == reasonUnreachable
-		f.failureReported = f.failureReported && e.reason != reasonSynced || e.reason == reasonNotSynced
 	}
 	return rest, err
 }
@@ -115,7 +130,7 @@ func (f *eventFilter) events(s status, grace time.Duration, now time.Time) []eve
 		}
 	}
 	if s.unreachable == "" && f.outageReported {
-		events = append(events, event{corev1.EventTypeNormal, reasonReachable, "this node reaches all nodes of which an Event said that it does not"})
+		events = append(events, event{corev1.EventTypeNormal, reasonReachable, "no node of which an Event of this node said that it is not reached is unreachable any more"})
 	}
 	switch {
 	case s.since.IsZero(): // Report was not called yet

@@ -163,10 +163,10 @@ func unreachableMessage(peers []string) string {
 	case 0:
 		return ""
 	case 1:
-		return clip(fmt.Sprintf("this node does not reach the node %.80s through the pod network; flanneld doctor looks for the cause", peers[0]))
+		return clip(fmt.Sprintf("the node %.80s is not reached through the pod network, or does not forward; flanneld doctor looks for the cause", peers[0]))
 	}
 	named := strings.Join(peers[:min(len(peers), 5)], ", ")
-	return clip(fmt.Sprintf("this node does not reach at least %d nodes through the pod network: %.400s; flanneld doctor looks for the cause", len(peers), named))
+	return clip(fmt.Sprintf("at least %d nodes are not reached through the pod network, or do not forward: %.400s; flanneld doctor looks for the cause", len(peers), named))
 }
 
 // lostPodsMessage is the message about pods of this node without network, "" if there are none.
