@@ -251,6 +251,19 @@ func TestCommandsOfChart(t *testing.T) {
 	}
 	u.run(u.block("upgrade.md", "back-chart"))
 	u.runs(formerImage)
+
+	// The canary leaves the container of netpol alone.
+	u.run(strings.Replace(u.block("upgrade.md", "upgrade-chart"), "--set ", "--set netpol.enabled=true,", 1))
+	u.run(u.block("upgrade.md", "canary"))
+	spec := u.daemonSet().Spec.Template.Spec
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		if own := c.Name != "kube-network-policies"; (c.Image == laterImage) != own {
+			t.Errorf("the canary's %s runs %s", c.Name, c.Image)
+		}
+	}
+	if len(spec.Containers) != 3 {
+		t.Errorf("the canary has %d containers", len(spec.Containers))
+	}
 }
 
 func (u *user) netConf() string {
@@ -279,13 +292,24 @@ func TestCommandsOfManifest(t *testing.T) {
 		u.run("helm template flannel " + former + " --namespace kube-flannel --set flannel.selector.app=flannel,flannel.selector.k8s-app=flannel," + values +
 			" | kubectl -n kube-flannel apply -f -")
 	}
+	// The selector of flannel's chart.
+	u.run("helm template flannel " + former + " --namespace kube-flannel --set podCidr=10.42.0.0/16 | kubectl -n kube-flannel apply -f -")
+	replace := u.block("upgrade.md", "upgrade-check") + u.block("upgrade.md", "upgrade-manifest")
+	if out, err := u.try(replace); err == nil || !strings.Contains(out, `{"app":"flannel"}`) {
+		t.Errorf("with another selector the commands report success, or do not show it:\n%s", out)
+	}
+	u.runs(formerImage)
+	u.run(u.block("upgrade.md", "upgrade-selector"))
+	u.run(u.block("upgrade.md", "upgrade-manifest"))
+	u.runs(ourImage)
+
 	install("podCidr=10.42.0.0/16,flannel.backend=tencent-vpc")
-	if out, err := u.try(u.block("upgrade.md", "upgrade-manifest")); err == nil {
+	if out, err := u.try(replace); err == nil {
 		t.Errorf("the commands replaced a flannel with a backend that flanneld lacks:\n%s", out)
 	}
 	u.runs(formerImage)
 	install("podCidr=10.42.0.0/16,flannel.backend=vxlan")
-	u.run(u.block("upgrade.md", "upgrade-manifest"))
+	u.run(replace)
 	u.runs(ourImage)
 	if args := u.daemonSet().Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--iface=eth1") || !strings.Contains(u.netConf(), "10.42.0.0/16") {
 		t.Errorf("after the upgrade: %v, %s", args, u.netConf())

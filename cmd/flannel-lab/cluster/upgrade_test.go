@@ -31,7 +31,7 @@ func TestClusterUpgrade(t *testing.T) {
 		edits  []string
 		images []string
 	}{
-		{"from flannel", block(t, "upgrade.md", "upgrade-manifest"), []string{"--iface=eth1", "--iface=eth0"}, []string{formerImage}},
+		{"from flannel", block(t, "upgrade.md", "upgrade-check") + block(t, "upgrade.md", "upgrade-manifest"), []string{"--iface=eth1", "--iface=eth0"}, []string{formerImage}},
 		{"the canary", block(t, "upgrade.md", "canary"), nil, []string{laterImage, formerImage}},
 		{"all nodes", block(t, "upgrade.md", "upgrade-kubernetes"), nil, []string{laterImage}},
 		{"back to the former manifest", block(t, "upgrade.md", "rollback-kubernetes"), nil, []string{formerImage}},
