@@ -85,18 +85,15 @@ func plaintextEndpoint(cfg clientv3.Config) string {
 }
 
 // tls returns the TLS configuration for https endpoints; it is also made for http, whose
-// endpoints do not use it. Without a CA file, the system's authorities are trusted. t
-// notes that the server asks for a certificate that we do not have.
+// endpoints do not use it. Without a CA file, the system's authorities are trusted. It
+// sets t.roots, and t notes that the server asks for a certificate that we do not have.
 func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
-		pem, err := os.ReadFile(o.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("etcd CA file: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("etcd CA file: no certificate in %s", o.CAFile)
+		t.roots = &rootCAs{file: o.CAFile}
+		var err error
+		if c.RootCAs, err = t.roots.read(); err != nil {
+			return nil, err
 		}
 	}
 	switch {
@@ -129,6 +126,27 @@ func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 	return c, nil
 }
 
+// rootCAs reads the CA file, and is safe for concurrent use.
+type rootCAs struct {
+	file string
+	last atomic.Pointer[x509.CertPool] // of the last read without an error
+}
+
+// read returns the certificates of the file; with an error, those of the last read
+// without one, or nil if there was none.
+func (r *rootCAs) read() (*x509.CertPool, error) {
+	pem, err := os.ReadFile(r.file)
+	if err != nil {
+		return r.last.Load(), fmt.Errorf("etcd CA file: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return r.last.Load(), fmt.Errorf("etcd CA file: no certificate in %s", r.file)
+	}
+	r.last.Store(pool)
+	return pool, nil
+}
+
 // errorTracker sits between the client library and gRPC, and is safe for concurrent use.
 // It intercepts the requests and keeps the error of the last failed one: when etcd
 // cannot be reached, the client library returns "context deadline exceeded", whatever
@@ -137,6 +155,7 @@ func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 type errorTracker struct {
 	log       *slog.Logger
 	endpoints []string               // URLs
+	roots     *rootCAs               // nil: without a CA file
 	last      atomic.Pointer[string] // the error's text; nil: no request has failed
 	calls     atomic.Int64           // requests and streams so far, for the tests
 	asked     atomic.Bool            // a server requested a client certificate, and we have none
@@ -149,26 +168,40 @@ type errorTracker struct {
 // closes a connection only after a timeout.
 func (t *errorTracker) credentials(endpoint string, secure *tls.Config) credentials.TransportCredentials {
 	if strings.HasPrefix(strings.ToLower(endpoint), "http://") {
-		return handshakes{insecure.NewCredentials(), t}
+		return handshakes{insecure.NewCredentials(), t, nil}
 	}
-	return handshakes{credentials.NewTLS(secure), t}
+	return handshakes{credentials.NewTLS(secure), t, secure}
 }
 
 // handshakes are gRPC's credentials, which keep each connection before its handshake.
 type handshakes struct {
 	credentials.TransportCredentials
 	tracker *errorTracker
+	secure  *tls.Config // of TransportCredentials; nil: no TLS
 }
 
 // ClientHandshake implements credentials.TransportCredentials. It remembers the
-// connection, so that it can be closed.
+// connection, so that it can be closed, and reads the CA file again, because the CA
+// may be replaced. If the file cannot be used, the handshake trusts the CAs that it
+// had before, and an error of the handshake also says what is wrong with the file.
 func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return h.TransportCredentials.ClientHandshake(ctx, authority, h.tracker.conns.Keep(raw))
+	raw = h.tracker.conns.Keep(raw)
+	if h.secure == nil || h.tracker.roots == nil {
+		return h.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	}
+	secure := h.secure.Clone()
+	var unusable error
+	secure.RootCAs, unusable = h.tracker.roots.read()
+	conn, info, err := credentials.NewTLS(secure).ClientHandshake(ctx, authority, raw)
+	if err != nil && unusable != nil {
+		err = fmt.Errorf("%w (%w)", err, unusable)
+	}
+	return conn, info, err
 }
 
 // Clone implements credentials.TransportCredentials.
 func (h handshakes) Clone() credentials.TransportCredentials {
-	return handshakes{h.TransportCredentials.Clone(), h.tracker}
+	return handshakes{h.TransportCredentials.Clone(), h.tracker, h.secure}
 }
 
 // dialOptions make gRPC tell the tracker the result of each request, and set what the

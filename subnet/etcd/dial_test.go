@@ -148,6 +148,55 @@ func TestCertificateRotation(t *testing.T) {
 	n.acquire(at("192.168.64.3"))
 }
 
+// A CA file that is replaced is used for the next connection. While it has no certificate, the former CA is trusted.
+func TestCARotation(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.TLS())
+	ca := t.TempDir() + "/ca.crt"
+	write := func(text []byte) {
+		t.Helper()
+		if err := os.WriteFile(ca, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace := func() {
+		t.Helper()
+		text, err := os.ReadFile(srv.File("ca.crt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(text)
+	}
+	replace()
+	n := start(t, srv.Endpoint(), func(o *Options) { o.CAFile = ca })
+	n.publish(outOfTheWay("192.168.64.3"), mac1)
+	n.Run()
+	n.Sees("")
+
+	srv.ReplaceCA()
+	eventually.True(t, "the new CA is not trusted yet", func() bool {
+		err := n.outage.Err()
+		return err != nil && strings.Contains(err.Error(), x509.UnknownAuthorityError{}.Error())
+	})
+	replace()
+	outside(t, srv).put("subnets/10.5.2.0-24", peer("192.168.64.2"))
+	n.Sees("10.5.2.0-24")
+
+	write(nil)
+	n.Redial()
+	outside(t, srv).remove("subnets/10.5.2.0-24")
+	n.Sees("")
+	srv.ReplaceCA()
+	eventually.True(t, "the error names the empty file", func() bool {
+		err := n.outage.Err()
+		return err != nil && strings.Contains(err.Error(), ca)
+	})
+	replace()
+	outside(t, srv).put("subnets/10.5.3.0-24", peer("192.168.64.4"))
+	n.Sees("10.5.3.0-24")
+	n.notLost()
+}
+
 func TestOptions(t *testing.T) {
 	srv := etcdtest.Start(t, etcdtest.TLS())
 	empty := t.TempDir() + "/empty"

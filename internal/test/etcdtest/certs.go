@@ -30,6 +30,15 @@ func (s *Server) makeFiles() {
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, caKey, ca)
 }
 
+// ReplaceCA kills etcd and starts it with the same data, with a new certificate
+// authority and new certificates. The files have the same names.
+func (s *Server) ReplaceCA() {
+	s.t.Helper()
+	s.Kill()
+	s.makeFiles()
+	s.Start()
+}
+
 // issue writes name.crt and name.key. Without a signer the certificate is
 // self-signed.
 func (s *Server) issue(name string, c *x509.Certificate, signer *ecdsa.PrivateKey, by *x509.Certificate) (*ecdsa.PrivateKey, *x509.Certificate) {
