@@ -130,7 +130,7 @@ func (f *eventFilter) events(s status, grace time.Duration, now time.Time) []eve
 		}
 	}
 	if s.unreachable == "" && f.outageReported {
-		events = append(events, event{corev1.EventTypeNormal, reasonReachable, "no node of which an Event of this node said that it is not reached is unreachable any more"})
+		events = append(events, event{corev1.EventTypeNormal, reasonReachable, "the nodes that an Event named as not reached are reached again, or do not exist any more"})
 	}
 	switch {
 	case s.since.IsZero(): // Report was not called yet
