@@ -135,9 +135,9 @@ func (n nftReader) rulesOf(c *chain, listed []nftObject) (rules []rule) {
 }
 
 // hasExtension reports whether the rule has a match or target of iptables, which nft does
-// not show in full.
+// not show in full: nft before 1.0.6 prints {"xt": null}.
 func (r nftObject) hasExtension() bool {
-	return slices.ContainsFunc(r.Expr, func(e any) bool { o, _ := e.(object); return o["xt"] != nil })
+	return slices.ContainsFunc(r.Expr, func(e any) bool { name, _ := member(e); return name == "xt" })
 }
 
 // rule reads a rule, statement by statement.

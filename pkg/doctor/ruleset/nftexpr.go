@@ -16,12 +16,12 @@ func (t nftTable) match(args object, text string) step {
 	negated := operator == "!=" || operator == "<" || operator == ">"
 	var s set
 	switch operator {
-	case "in": // any of these bits is set: the masked operand is not 0
+	case "in", "!": // any of these bits is set: the masked operand is not 0; or none is
 		if len(operands) > 1 {
 			return always(unknown, text)
 		}
 		bits := masked(operands[0], parseValue(operands[0].domain, right), text)
-		return condition(text, []operand{bits}, setOf(value{}), true)
+		return condition(text, []operand{bits}, setOf(value{}), operator == "in")
 	case "==", "!=":
 		s = t.set(operands, right)
 	case "<", ">=":

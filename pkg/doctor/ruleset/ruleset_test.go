@@ -141,8 +141,16 @@ func TestUnknownExpressions(t *testing.T) {
 		`{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":["new","untracked"]}},{"drop":null}`: Dropped,
 		`{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":{"|":[8,64]}}},{"drop":null}`:        Dropped,
 		`{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":{"|":[2,4]}}},{"drop":null}`:         Passes,
-		`{"match":{"op":">=","left":{"meta":{"key":"iif"}},"right":5}},{"drop":null}`:                   Undecided,
-		`{"match":{"op":">","left":{"meta":{"key":"iifname"}},"right":"eth"}},{"drop":null}`:            Undecided,
+		// Older and newer forms.
+		`{"match":{"op":"!","left":{"ct":{"key":"state"}},"right":[2,4]}},{"drop":null}`:                                              Dropped,
+		`{"match":{"op":"!","left":{"ct":{"key":"state"}},"right":"new"}},{"drop":null}`:                                              Passes,
+		`{"match":{"op":"!","left":{"payload":{"protocol":"tcp","field":"flags"}},"right":[1,2,4,8,16,32]}},{"drop":null}`:            Passes,
+		`{"match":{"op":"==","left":{"fib":{"result":"check","flags":["saddr","iif"]}},"right":false}},{"drop":null}`:                 Passes,
+		`{"vmap":{"key":{"fib":{"result":"check","flags":["saddr"]}},"data":{"set":[[false,{"drop":null}],[true,{"accept":null}]]}}}`: Passes,
+		`{"vmap":{"key":{"fib":{"result":"check","flags":["saddr"]}},"data":{"set":[[false,{"accept":null}],[true,{"drop":null}]]}}}`: Dropped,
+		`{"xt":null},{"drop":null}`: Undecided,
+		`{"match":{"op":">=","left":{"meta":{"key":"iif"}},"right":5}},{"drop":null}`:        Undecided,
+		`{"match":{"op":">","left":{"meta":{"key":"iifname"}},"right":"eth"}},{"drop":null}`: Undecided,
 		// What nft has no JSON for is text, and never left out.
 		`"jump {\n\t\t\tdrop\n\t\t}"`: Undecided, `""`: Undecided, `{}`: Undecided, `{"":null}`: Undecided,
 		`"a statement",{"drop":null}`: Undecided,
@@ -220,6 +228,7 @@ func TestRulesOfBoth(t *testing.T) {
 	const (
 		other = `{"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"daddr"}},"right":"192.0.2.1"}},{"drop":null}`
 		state = `{"xt":{"type":"match","name":"conntrack"}},{"drop":null}`
+		older = `{"xt":null},{"drop":null}` // of nft before 1.0.6
 		serve = `{"jump":{"target":"KUBE-SERVICES"}}`
 		kube  = `,{"chain":{"family":"ip","table":"nat","name":"KUBE-SERVICES"}},{"rule":{"family":"ip","table":"nat","chain":"KUBE-SERVICES","handle":1,"expr":[{"drop":null}]}}`
 	)
@@ -232,6 +241,8 @@ func TestRulesOfBoth(t *testing.T) {
 		"a condition is not printed":        {[]string{"-A INPUT -j DROP"}, rule(other), Passes},
 		"an extension":                      {[]string{"-A INPUT -j DROP", invalid}, rule(other) + rule(state), Passes},
 		"an extension, other number":        {[]string{invalid}, rule(other) + rule(state), Undecided},
+		"an older nft":                      {[]string{"-A INPUT -j DROP", invalid}, rule(other) + rule(older), Passes},
+		"an older nft, other number":        {[]string{invalid}, rule(other) + rule(older), Undecided},
 		"kube-proxy's chain is not printed": {[]string{jump}, kube + rule(serve), Passes},
 		"no rule in nft":                    {[]string{"-A INPUT -j DROP"}, "", Dropped},
 	} {
