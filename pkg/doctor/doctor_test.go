@@ -351,6 +351,10 @@ func TestSystemChecks(t *testing.T) {
 			s.changeDevice("cni0", func(d *Device) { d.MTU = 1500 })
 			s.changeDevice("veth1", func(d *Device) { d.MTU = 1500 })
 		}},
+		{"FL208", OK, "1450", func(s *Snapshot) { // the last pod is deleted
+			s.changeDevice("cni0", func(d *Device) { d.MTU = 1500 })
+			s.changeDevice("veth1", func(d *Device) { d.Master = 0 })
+		}},
 	})
 }
 

@@ -247,11 +247,15 @@ func peersHaveKeys(s Snapshot) Finding {
 }
 
 // podMTU finds pods with another MTU than new pods get: the MTU of a running
-// pod does not change.
+// pod does not change. A bridge without ports does not count: when the last one is
+// deleted, the kernel sets the bridge's MTU to 1500 until there is another port.
 func podMTU(s Snapshot) Finding {
 	want := s.Env.Value.MTU
 	var different []string
 	for _, b := range s.bridges() {
+		if !slices.ContainsFunc(s.Linux.Devices.Value, func(d Device) bool { return d.Master == b.Index }) {
+			continue
+		}
 		for _, d := range s.Linux.Devices.Value {
 			if (d.Index == b.Index || d.Master == b.Index) && d.MTU != want { // the bridge, or a pod's port of it
 				different = append(different, fmt.Sprintf("%s has %d", d.Name, d.MTU))
