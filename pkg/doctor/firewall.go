@@ -13,8 +13,13 @@ import (
 // host's rules for packets between pods of this node and of others. It does not
 // report that some of them are dropped, which is what network policies are for.
 func forwardAccepts(s Snapshot) Finding {
-	const fix = "Delete the rule, or move it to the end of its chain, or accept the pod network before it: flanneld does not " +
-		"insert its rules before those of others, and a rule in another table cannot prevent the drop. If the chain FORWARD has no " +
+	sources := ""
+	for _, n := range s.podNetworks() {
+		sources += fmt.Sprintf(" --add-source=%s", n)
+	}
+	fix := "Delete the rule, or move it to the end of its chain, or accept the pod network before it: flanneld does not " +
+		"insert its rules before those of others, and a rule in another table cannot prevent the drop. With firewalld: firewall-cmd " +
+		"--permanent --zone=trusted" + sources + " && firewall-cmd --reload. If the chain FORWARD has no " +
 		"jump to FLANNEL-FWD, leave --iptables-forward-rules on (the default), and see in flanneld status whether the part firewall has errors."
 	return s.evaluate(s.podFlows(), func(f flow, r ruleset.Result) Finding {
 		if r.Verdict != ruleset.Dropped {

@@ -52,16 +52,26 @@ func (o outer) String() string {
 	return fmt.Sprintf("packets to UDP port %d", o.port)
 }
 
-// accept is the fix for a rule that drops the packets.
-func (o outer) accept() string {
+// accept is the fix for a rule that drops the packets on a device of the underlay.
+func (o outer) accept(device string) string {
 	const begin, from = "Delete the rule, or before it accept ", " from and to the other nodes "
 	if o.protocol != protocolUDP {
 		names, number := namesOfProtocols[o.protocol], strconv.Itoa(o.protocol)
-		return fmt.Sprintf(begin+"IP protocol %s%s, which has no port,"+from+"(firewall-cmd --permanent --add-protocol=%s; "+
+		return fmt.Sprintf(begin+"IP protocol %s%s, which has no port,"+from+"(%s; "+
 			"%siptables -I INPUT -p %[5]s -s the nodes' network -j ACCEPT; with nft: ip protocol %[5]s accept).",
-			number, names.message, cmp.Or(names.firewallCmd, number), names.ufw, cmp.Or(names.rule, number))
+			number, names.message, firewallCmd(device, "--add-protocol="+cmp.Or(names.firewallCmd, number)), names.ufw, cmp.Or(names.rule, number))
 	}
-	return fmt.Sprintf(begin+"UDP port %[1]d"+from+"(firewall-cmd --permanent --add-port=%[1]d/udp; ufw allow %[1]d/udp; or a rule in INPUT).", o.port)
+	return fmt.Sprintf(begin+"UDP port %[1]d"+from+"(%s; ufw allow %[1]d/udp; or a rule in INPUT).", o.port,
+		firewallCmd(device, fmt.Sprintf("--add-port=%d/udp", o.port)))
+}
+
+// firewallCmd returns the command that adds to the firewalld zone of a device. Of a device without a zone,
+// --get-zone-of-interface prints nothing, and --zone= is the default zone, which such a device has.
+func firewallCmd(device, option string) string {
+	if device == ruleset.AnyDevice {
+		device = "INTERFACE"
+	}
+	return fmt.Sprintf(`firewall-cmd --permanent --zone="$(firewall-cmd --get-zone-of-interface=%s)" %s && firewall-cmd --reload`, device, option)
 }
 
 // outers returns the packets that flanneld's tunnels send and receive.
@@ -161,8 +171,8 @@ func (s Snapshot) tunnelFlows() (flows []flow) {
 		}
 		in := ruleset.Packet{Path: ruleset.Incoming, Src: anyAddress(o.ipv6), Dst: own, Protocol: o.protocol, DstPort: o.port, In: device}
 		out := ruleset.Packet{Path: ruleset.Outgoing, Src: own, Dst: anyAddress(o.ipv6), Protocol: o.protocol, DstPort: o.port, Out: device}
-		flows = append(flows, flow{what: fmt.Sprintf("incoming %s (%s)", o, familyName(o.ipv6)), packet: in, others: others, fix: o.accept()},
-			flow{what: fmt.Sprintf("outgoing %s (%s)", o, familyName(o.ipv6)), packet: out, others: others, fix: o.accept()})
+		flows = append(flows, flow{what: fmt.Sprintf("incoming %s (%s)", o, familyName(o.ipv6)), packet: in, others: others, fix: o.accept(device)},
+			flow{what: fmt.Sprintf("outgoing %s (%s)", o, familyName(o.ipv6)), packet: out, others: others, fix: o.accept(device)})
 	}
 	return flows
 }

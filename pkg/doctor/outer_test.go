@@ -24,9 +24,9 @@ func TestFirewallFixes(t *testing.T) {
 		drop     string
 		fix, not string // the first one: what it has, separated by semicolons
 	}{
-		{healthy(), "-p udp", "--add-port=8472/udp", "--add-protocol"},
-		{ipip, "-p 4", "--add-protocol=ipencap; iptables -I INPUT -p 4 ;ip protocol 4 accept", "udp"},
-		{encrypted(), "-p esp", "50 (ESP);--add-protocol=esp; ufw allow proto esp ;iptables -I INPUT -p esp ;ip protocol esp accept", "udp"},
+		{healthy(), "-p udp", `--zone="$(firewall-cmd --get-zone-of-interface=eth0)" --add-port=8472/udp && firewall-cmd --reload`, "--add-protocol"},
+		{ipip, "-p 4", "--add-protocol=ipencap && firewall-cmd --reload; iptables -I INPUT -p 4 ;ip protocol 4 accept", "udp"},
+		{encrypted(), "-p esp", "50 (ESP);--add-protocol=esp && firewall-cmd --reload; ufw allow proto esp ;iptables -I INPUT -p esp ;ip protocol esp accept", "udp"},
 		{encrypted(), "-p udp --dport 500", "--add-port=500/udp", "--add-protocol"},
 	} {
 		for _, chain := range []string{"INPUT", "OUTPUT"} {
@@ -37,6 +37,14 @@ func TestFirewallFixes(t *testing.T) {
 				t.Errorf("%s %s: %s, the fix is %q, want %q and not %q", chain, c.drop, r.Verdict, r.Fix, c.fix, c.not)
 			}
 		}
+	}
+
+	// firewalld's own rules cannot be deleted.
+	s := healthy()
+	s.rules(":FORWARD DROP [0:0]")
+	reportOf(&s).Node.Networks = append(reportOf(&s).Node.Networks, status.Network{Network: pfx("fd05::/48")})
+	if r := find(t, Examine(s), "FL203"); !logtest.Names(r.Fix, "--permanent --zone=trusted --add-source=10.5.0.0/16 --add-source=fd05::/48 && firewall-cmd --reload") {
+		t.Errorf("the fix is %q", r.Fix)
 	}
 }
 
