@@ -73,7 +73,7 @@ func (s Snapshot) evaluate(flows []flow, judge func(flow, ruleset.Result) Findin
 		if result.Verdict == ruleset.Undecided && undecided.Verdict == "" {
 			undecided = undecidable("%s may be dropped by %s, which cannot be evaluated: %s", f.what, result.Rule, result.Reason)
 		}
-		whats = append(whats, f.what)
+		whats = appendOnce(whats, f.what)
 	}
 	return firstReason(warning, undecided, ok("no rule drops %s", strings.Join(whats, ", ")))
 }
@@ -186,7 +186,8 @@ func (s Snapshot) podFlows() (flows []flow) {
 }
 
 // podDevices returns the devices that lead to the pods of other nodes: the tunnel
-// of the family, or the underlay if there is none.
+// of the family, or the underlay if there is none; and with DirectRouting, if a tested
+// peer is reached without the tunnel, both.
 func (s Snapshot) podDevices(ipv6 bool) (names []string) {
 	n := s.node()
 	if n == nil {
@@ -205,6 +206,11 @@ func (s Snapshot) podDevices(ipv6 bool) (names []string) {
 	}
 	if len(names) == 0 {
 		names = []string{s.underlayName()}
+	}
+	for _, p := range s.Linux.Paths.Value {
+		if p.Kind == PathDirect && p.Subnet.Addr().Is6() == ipv6 {
+			names = appendOnce(names, p.Device)
+		}
 	}
 	return names
 }

@@ -106,6 +106,20 @@ func TestUnknownRules(t *testing.T) {
 	})
 }
 
+// With DirectRouting, pods' packets pass the underlay, too.
+func TestFirewallsForDirectRouting(t *testing.T) {
+	direct := func(s *Snapshot, nft string) {
+		s.Linux.Paths.Value = append(s.Linux.Paths.Value, Path{Peer: "b", Subnet: pfx("10.5.5.0/24"), Kind: PathDirect, Device: "eth0"})
+		s.Linux.NFTables = Known(nft)
+	}
+	fromTunnel := strings.ReplaceAll(fromBridge, "cni0", "flannel.1")
+	checkAll(t, healthy, []testCase{
+		{"FL203", Fail, "packets to pods of this node", func(s *Snapshot) { direct(s, nftBase("forward", "drop", fromBridge, fromTunnel)) }},
+		{"FL203", OK, "", func(s *Snapshot) { direct(s, nftBase("forward", "drop", fromBridge, toBridge)) }},
+		{"FL203", OK, "", func(s *Snapshot) { s.Linux.NFTables = Known(nftBase("forward", "drop", fromBridge, fromTunnel)) }},
+	})
+}
+
 // The packets of an IPIP tunnel have a protocol of their own, and no port.
 func TestFirewallsForIPIP(t *testing.T) {
 	s := healthy()
