@@ -80,7 +80,7 @@ var nftDrops = []string{
 	`ct state { new, untracked } drop`, `ct state != established drop`, `ct state != established,related drop`, `ct state != new,established drop`, `ct state vmap { established : accept, new : drop }`, `udp dport vmap @actions`, `IP daddr . meta l4proto . th dport vmap @tuples`,
 	`jump back; drop`, `jump other`, `goto other`, `meta mark set 0x10; meta mark & 0x10 == 0x10 drop`, `meta mark set mark | 3; meta mark 3 drop`,
 	`ct mark set 5; meta mark set ct mark; meta mark 5 drop`, `meta nfproto ANY drop`, `fib daddr type local drop`, `meta pkttype host drop`, `udp dport 8000 accept; udp sport 1-65535 drop`, `limit rate 1/hour accept; drop; `,
-	`fib saddr . iif oif exists drop`, `ct direction original drop`,
+	`fib saddr . iif oif exists drop`, `ct direction original drop`, `ct state & (established | related) == 0 drop`,
 }
 
 var nftPasses = []string{
@@ -89,6 +89,7 @@ var nftPasses = []string{
 	`udp dport 8472 accept; drop`, `udp dport 8472 return; drop`, `jump pass; drop`, `goto back; drop`, `fib saddr . iif oif missing drop`,
 	`meta pkttype { broadcast, multicast } drop`, `ct status dnat drop`, `tcp flags & (syn|ack) == syn drop`, `udp dport vmap { 53 : drop }`,
 	`meta mark set 7; meta mark & 8 == 8 drop`, `udp dport < 8472 drop`, `fib daddr type { broadcast, multicast } drop`, `icmp type echo-request drop`,
+	`ct state & (new | related) == 0 drop`, `tcp flags & (fin | syn | rst) == 0 drop`,
 }
 
 func nftCases() (cases []ruleCase) {
