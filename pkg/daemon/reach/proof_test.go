@@ -255,18 +255,26 @@ func TestLossIsNoProof(t *testing.T) {
 }
 
 // A report that the hop limit of an ordinary request has ended, such as from a loop of
-// routes, is no answer.
+// routes, is no answer: the outage begins, and lasts.
 func TestLoopIsNoAnswer(t *testing.T) {
 	w := newWorld(t, 2, false)
 	h := w.nodes[0]
-	for range 60 {
-		w.now = w.now.Add(interval)
-		if r, due := h.mesh.Turn(w.now); due {
-			h.mesh.Received(w.now, w.nodes[1].lease.V4.Subnet.Addr(), false, true, r.body)
+	loop := func(seconds int) {
+		for range seconds {
+			w.now = w.now.Add(interval)
+			if r, due := h.mesh.Turn(w.now); due {
+				h.mesh.Received(w.now, w.nodes[1].lease.V4.Subnet.Addr(), false, true, r.body)
+			}
 		}
 	}
+	loop(60)
 	w.is(0, 1, status.Unreachable)
-	if l := h.mesh.Lasting(w.now, time.Second); len(l) > 1 {
+	if c := h.mesh.Changes(w.now); len(c) != 1 || c[0].Reach.State != status.Unreachable {
+		t.Errorf("reports %+v", c)
+	}
+	loop(60)
+	w.silent(0)
+	if l := h.mesh.Lasting(w.now, time.Minute); len(l) != 1 || l[0] != "node1" {
 		t.Errorf("lasting: %v", l)
 	}
 }
