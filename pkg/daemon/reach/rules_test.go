@@ -146,7 +146,7 @@ func TestNewPeer(t *testing.T) {
 	w.is(0, 1, status.Unreachable)
 }
 
-// A new lease starts anew; one with a further key, or at the end of an outage, does not.
+// A peer with a new lease starts anew; one with a copy of its lease does not.
 func TestNewLease(t *testing.T) {
 	w := newWorld(t, 2, false)
 	w.nodes[1].off = true

@@ -74,8 +74,9 @@ func names(rejects []subnet.Rejected) map[string]bool {
 	return all
 }
 
-// sameWay reports whether packets take the same way to both leases. Backend data may
-// have keys beside those of the backend, such as those of a rollout.
+// sameWay reports whether packets take the same way to both leases. All keys of the backend
+// data count, those of a rollout, too: only they show that a node has, for example, another
+// port or secret, which no other key has.
 func sameWay(a, b *subnet.Lease) bool {
 	same := func(a, b subnet.Endpoint) bool {
 		return a.Subnet == b.Subnet && a.PublicIP == b.PublicIP && bytes.Equal(a.Data, b.Data)
