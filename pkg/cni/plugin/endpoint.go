@@ -21,11 +21,11 @@ type Endpoint struct {
 	Network   string // name of its HNS network
 	Namespace string // ID of its HNS namespace, without braces
 	IPs       []netip.Addr
-	Policies  []Policy
+	Policies  []policy
 }
 
-// Policy is a policy of an HNS endpoint.
-type Policy struct {
+// policy is a policy of an HNS endpoint.
+type policy struct {
 	Type     string
 	Settings any // decoded JSON; nil: none
 }
@@ -122,7 +122,7 @@ func (e Endpoint) differences(d delegate, ips []netip.Addr, netns string) (probl
 // "AdditionalArgs" for sdnbridge and sdnoverlay, and one for each port mapping
 // of the runtime. It returns none if they have a form that it cannot read:
 // ADD passed them to the delegate unread, so CHECK does not reject them.
-func (d delegate) policies() (policies []Policy) {
+func (d delegate) policies() (policies []policy) {
 	type argument struct {
 		Name  string
 		Value map[string]any
@@ -139,7 +139,7 @@ func (d delegate) policies() (policies []Policy) {
 	}
 	for _, a := range slices.Concat(c.Policies, c.AdditionalArgs) {
 		if kind, ok := a.Value["Type"].(string); ok && strings.EqualFold(a.Name, "EndpointPolicy") {
-			p := Policy{Type: kind, Settings: a.Value["Settings"]}
+			p := policy{Type: kind, Settings: a.Value["Settings"]}
 			if p.Settings == nil { // HNS v1 schema: the settings are beside the type
 				delete(a.Value, "Type")
 				p.Settings = a.Value
@@ -151,7 +151,7 @@ func (d delegate) policies() (policies []Policy) {
 	// as a number.
 	for _, m := range c.RuntimeConfig.PortMappings {
 		ports := map[string]any{"ExternalPort": float64(m.HostPort), "InternalPort": float64(m.ContainerPort)} // as json decodes
-		policies = append(policies, Policy{"PortMapping", ports})
+		policies = append(policies, policy{"PortMapping", ports})
 	}
 	return policies
 }
@@ -166,7 +166,7 @@ func canonical(name string) string {
 }
 
 // satisfiedBy reports whether actual has the type and the settings of p.
-func (p Policy) satisfiedBy(actual Policy) bool {
+func (p policy) satisfiedBy(actual policy) bool {
 	return canonical(p.Type) == canonical(actual.Type) && includes(actual.Settings, p.Settings)
 }
 

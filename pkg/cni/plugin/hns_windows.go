@@ -72,7 +72,7 @@ func findEndpoint(name string) (Endpoint, error) {
 		IPConfigurations                         []struct {
 			IPAddress string `json:"IpAddress"`
 		} `json:"IpConfigurations"`
-		Policies []Policy
+		Policies []policy
 	}
 	if err := properties(&doc, "Endpoint", ids[0]); err != nil {
 		return Endpoint{}, err
