@@ -84,12 +84,21 @@ const MaxSources = 4
 
 // CheckSource returns an error if a cannot be such a source of any node.
 func (c Config) CheckSource(a netip.Addr) error {
-	switch {
-	case !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() || a.Is4In6() || a.Zone() != "" ||
-		a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return fmt.Errorf("source %s cannot be a node's address on the underlay", a)
-	case c.NetworkOf(a).Prefix.Contains(a):
-		return fmt.Errorf("source %s is inside the pod network %s", a, c.NetworkOf(a).Prefix)
+	if err := CheckNodeAddress(a); err != nil {
+		return fmt.Errorf("source %w", err)
+	}
+	if network := c.NetworkOf(a).Prefix; network.Contains(a) {
+		return fmt.Errorf("source %s is inside the pod network %s", a, network)
+	}
+	return nil
+}
+
+// CheckNodeAddress returns an error if a cannot be the address of a node for all other nodes. A node does not publish such
+// an address because an operator says so, and rejects a peer that does.
+func CheckNodeAddress(a netip.Addr) error {
+	if !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() || a.Is4In6() || a.Zone() != "" ||
+		a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return fmt.Errorf("%s cannot be a node's address on the underlay", a)
 	}
 	return nil
 }

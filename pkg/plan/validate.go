@@ -206,8 +206,9 @@ func (p *Plan) validatePublicIP(l *subnet.Lease, e subnet.Endpoint) string {
 		return fmt.Sprintf("no public IP for subnet %s", e.Subnet)
 	case ip.Is6() != e.Subnet.Addr().Is6():
 		return fmt.Sprintf("public IP %s and subnet %s are of different address families", ip, e.Subnet)
-	case ip.IsLoopback() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return fmt.Sprintf("public IP %s cannot be a node's address on the underlay", ip)
+	}
+	if err := subnet.CheckNodeAddress(ip); err != nil {
+		return fmt.Sprintf("public IP %v", err)
 	}
 	for _, own := range l.Endpoints() {
 		if own.Subnet.Contains(ip) {

@@ -282,7 +282,11 @@ func operator(t *testing.T, o outside) {
 	told("203.0.113.8")
 	o.annotate("operator-1", "public-ip-overwrite", "nonsense")
 	told("192.168.0.7")
-	if n.logs.Count("cause="+causeAnnotationIgnored) != 1 || n.logs.Count("cause="+causeConflict) != 0 {
+	o.annotate("operator-1", "public-ip-overwrite", "203.0.113.7")
+	told("203.0.113.7")
+	o.annotate("operator-1", "public-ip-overwrite", "127.0.0.1") // no peer would accept it
+	told("192.168.0.7")
+	if n.logs.Count("cause="+causeAnnotationIgnored) != 2 || n.logs.Count("cause="+causeConflict) != 0 {
 		t.Errorf("log:\n%s", n.logs)
 	}
 }
@@ -317,7 +321,10 @@ func chosen(t *testing.T, o outside) {
 	o.annotate("chosen-1", "node-public-ip", "nonsense", "node-public-ipv6", "")
 	<-changed
 	says(subnet.PublicIPs{})
-	if n.logs.Count("cause="+causeAnnotationIgnored) != 1 {
+	o.annotate("chosen-1", "node-public-ip", "0.0.0.0", "node-public-ipv6", "2001:db8::10")
+	<-changed
+	says(subnet.PublicIPs{V6: netip.MustParseAddr("2001:db8::10")}) // 0.0.0.0 is ignored
+	if n.logs.Count("cause="+causeAnnotationIgnored) != 2 {
 		t.Errorf("log:\n%s", n.logs)
 	}
 }

@@ -231,12 +231,16 @@ func describeLease(l *subnet.Lease, actual annotations) (want annotations, probl
 }
 
 // Operator returns an address that the operator has set by an annotation: IPv6 or, without
-// v6, IPv4. It is zero if the annotation is empty or, with a problem, invalid.
+// v6, IPv4. It is zero if the annotation is empty or, with a problem, invalid or an address
+// at which no peer would accept this node.
 func (n annotations) Operator(name annotation, v6 bool) (a netip.Addr, problem string) {
 	if n[name] == "" {
 		return netip.Addr{}, ""
 	}
 	a, err := address(n[name], v6)
+	if err == nil {
+		err = subnet.CheckNodeAddress(a)
+	}
 	if err != nil {
 		return netip.Addr{}, fmt.Sprintf("ignoring annotation %s: %v", annotationNames[name], err)
 	}

@@ -138,6 +138,11 @@ func TestPatch(t *testing.T) {
 		{"IPv6 overwritten", dual, nodeWith(append(dualAnnotations, "public-ipv6-overwrite", "2001:db8::78")...), full(p + `public-ipv6":"2001:db8::78"`), ""},
 		{"a family that is off", one, but("public-ipv6-overwrite", "2001:db8::78"), "", ""},
 		{"overwritten with garbage", one, but("public-ip-overwrite", "here"), "", `public-ip-overwrite "here" IPv4`},
+		{"overwritten with no address", one, but("public-ip-overwrite", "0.0.0.0"), "", "public-ip-overwrite 0.0.0.0"},
+		{"overwritten with loopback", one, but("public-ip-overwrite", "127.0.0.1"), "", "public-ip-overwrite 127.0.0.1"},
+		{"overwritten with broadcast", one, but("public-ip-overwrite", "255.255.255.255"), "", "public-ip-overwrite 255.255.255.255"},
+		{"overwritten with link-local", one, but("public-ip-overwrite", "169.254.1.1"), "", "public-ip-overwrite 169.254.1.1"},
+		{"IPv6 overwritten with multicast", dual, nodeWith(append(dualAnnotations, "public-ipv6-overwrite", "ff02::1")...), "", "public-ipv6-overwrite ff02::1"},
 	} {
 		want, problems := describeLease(c.lease, c.now)
 		raw, changes := patchOf(usualPrefix, c.now, want)
