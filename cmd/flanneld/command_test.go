@@ -55,6 +55,7 @@ func TestCommandLines(t *testing.T) {
 		{"stauts", exitUsage, "status"}, {"clean", exitUsage, "cleanup"}, {"status --jsn", exitUsage, "--jsn --json"}, {"status -peer", exitUsage, "--peer --peers"},
 		{"status --subnet-file=x", exitUsage, "--subnet-file status"}, {"wait -timeout", exitUsage, "--timeout"}, {"wait -timeout soon", exitUsage, "--timeout"},
 		{"completion bash", exitOK, "__start_flanneld"}, {"completion nosh", exitUsage, `"nosh"`}, {"__complete --iface eth0 sta", exitOK, "status"}, {"__complete status --pe", exitOK, "--peers"},
+		{"--vmodule=x status", exitUsage, "--vmodule"}, {"--log-file=. status", exitError, "--log-file"},
 	} {
 		code, out, problems := flanneldSays(t.Context(), strings.Fields(c.args)...)
 		if code != c.code || !logtest.Names(out+problems, strings.Fields(c.want)...) || code == exitUsage && out != "" {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"runtime"
@@ -60,7 +61,12 @@ func run(ctx context.Context, p process) int {
 	}
 	log, closeLog, err := logging.New(o.Logging)
 	if err != nil {
-		return p.reportUsage(p.args, err)
+		exit := p.reportUsage(p.args, err)
+		// The log file may become writable, and after exitUsage systemd would not start flanneld again.
+		if _, ofFile := errors.AsType[*fs.PathError](err); ofFile {
+			exit = exitError
+		}
+		return exit
 	}
 	defer closeLog() //nolint:errcheck // every line is written already
 	for _, w := range o.Warnings {
