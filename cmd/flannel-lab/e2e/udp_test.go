@@ -92,9 +92,11 @@ func udpDrift(t *testing.T, l *lab.Lab, n *lab.Node, a, b *lab.Pod) {
 func udpRestart(t *testing.T, l *lab.Lab, n *lab.Node, a, b *lab.Pod) {
 	const identity = "cat /sys/class/net/flannel0/ifindex; ip -4 -br addr show flannel0 | cut -c30-; ip route show 10.5.0.0/16 | sed 's/ linkdown//'"
 	before := shell(t, n.Namespaces, identity)
-	for name, end := range map[string]func() error{
-		"kill -9": n.Kill, "stop": func() error { _, err := n.Stop(t.Context()); return err },
-	} {
+	for _, way := range []struct {
+		name string
+		end  func() error
+	}{{"kill -9", n.Kill}, {"stop", func() error { _, err := n.Stop(t.Context()); return err }}} {
+		name, end := way.name, way.end
 		flood, err := a.Flood(b.IP4, 200)
 		must(t, err)
 		must(t, end())
