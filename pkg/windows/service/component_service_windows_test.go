@@ -103,7 +103,7 @@ func TestProcessBesideService(t *testing.T) {
 	if err := c.startProcess(what, 0); err != nil {
 		t.Fatal(err)
 	}
-	process, err := openProcess(c.processOf(t))
+	process, err := openProcess(c.processOf(t), toStop)
 	if err != nil {
 		t.Fatal(err)
 	}

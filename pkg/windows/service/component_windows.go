@@ -114,7 +114,7 @@ func (c Components) Running(name string) (bool, error) {
 // Record writes this process into the record of a component, so that Stop, called by another
 // process, ends this one. node start --retry calls Record, and node stop calls Stop.
 func (c Components) Record(name string) error {
-	self, err := openProcess(windows.GetCurrentProcessId())
+	self, err := openProcess(windows.GetCurrentProcessId(), toLook)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (c Components) launch(what Component, command string, within time.Duration)
 	// This process keeps its own handle until here, so that the ID is still that of the
 	// new one.
 	defer cmd.Process.Release() //nolint:errcheck // only releases a handle
-	started, err := openProcess(uint32(cmd.Process.Pid))
+	started, err := openProcess(uint32(cmd.Process.Pid), toStop)
 	if err == nil {
 		defer started.close()
 		started.Command = command
@@ -222,9 +222,16 @@ type process struct {
 	handle windows.Handle // the caller closes it
 }
 
+// Rights to a process. Windows gives an administrator toLook, and not toStop, for many of its
+// own processes.
+const (
+	toLook = windows.PROCESS_QUERY_LIMITED_INFORMATION
+	toStop = toLook | windows.PROCESS_TERMINATE | windows.SYNCHRONIZE
+)
+
 // openProcess opens the process that has this ID now, and reads when it was started.
-func openProcess(id uint32) (*process, error) {
-	h, err := windows.OpenProcess(windows.PROCESS_QUERY_LIMITED_INFORMATION|windows.PROCESS_TERMINATE|windows.SYNCHRONIZE, false, id)
+func openProcess(id, rights uint32) (*process, error) {
+	h, err := windows.OpenProcess(rights, false, id)
 	if err != nil {
 		return nil, os.NewSyscallError("OpenProcess", err)
 	}
@@ -238,20 +245,31 @@ func openProcess(id uint32) (*process, error) {
 	return p, nil
 }
 
-// openOwn returns the process that is recorded under a name, nil if it has ended.
-// Another process may have its ID by now, but was started at another time.
+// openOwn returns the process that is recorded under a name, nil if it has ended. Another
+// process may have its ID by now, as after a boot, but was started at another time. It may be
+// one of Windows that nobody may stop, or even look at; an administrator may look at each
+// process that Components has started.
 func (c Components) openOwn(name string) (*process, error) {
 	r, err := c.readRecord(name)
 	if err != nil || r.ID == 0 {
 		return nil, err
 	}
-	p, err := openProcess(r.ID)
-	if errors.Is(err, windows.ERROR_INVALID_PARAMETER) { // no process has the ID
+	found, err := openProcess(r.ID, toLook)
+	if errors.Is(err, windows.ERROR_INVALID_PARAMETER) || errors.Is(err, windows.ERROR_ACCESS_DENIED) { // no process has the ID, or another one
 		return nil, nil
-	} else if err != nil {
+	}
+	var p *process
+	if err == nil {
+		defer found.close() // until then, no other process gets the ID
+		if found.Started != r.Started {
+			return nil, nil
+		}
+		p, err = openProcess(r.ID, toStop)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("look at %s, process %d: %w", name, r.ID, err)
 	}
-	if _, ended := p.wait(0); ended || p.Started != r.Started {
+	if _, ended := p.wait(0); ended {
 		p.close()
 		return nil, nil
 	}

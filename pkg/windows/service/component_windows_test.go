@@ -116,13 +116,23 @@ func TestProcessOfOthers(t *testing.T) {
 	if err := c.Stop(t.Context(), testedName); err != nil {
 		t.Error(err)
 	}
-	p, err := openProcess(uint32(other.Process.Pid))
+	p, err := openProcess(uint32(other.Process.Pid), toStop)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.close()
 	if _, ended := p.wait(0); ended {
 		t.Error("a process of others was stopped")
+	}
+	// Windows lets nobody stop some of its own processes, or even look at them.
+	for _, rights := range []windows.ACCESS_MASK{toLook, 0} {
+		restrict(t, other.Process, rights)
+		if err := c.write(testedName, former); err != nil {
+			t.Fatal(err)
+		}
+		if runs, err := c.Running(testedName); runs || err != nil {
+			t.Errorf("a process of others with the rights %#x runs: %t, %v", rights, runs, err)
+		}
 	}
 	if err := c.write(testedName, former); err != nil {
 		t.Fatal(err)
@@ -141,6 +151,28 @@ func TestProcessOfOthers(t *testing.T) {
 		t.Errorf("a record that cannot be read: %v", err)
 	}
 	if err := os.Remove(c.recordFile(testedName)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// restrict leaves everybody only some rights to a process.
+func restrict(t *testing.T, p *os.Process, rights windows.ACCESS_MASK) {
+	t.Helper()
+	h, err := windows.OpenProcess(windows.WRITE_DAC, false, uint32(p.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer windows.CloseHandle(h) //nolint:errcheck // only releases a handle
+	everybody, err := windows.CreateWellKnownSid(windows.WinWorldSid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	acl, err := windows.ACLFromEntries([]windows.EXPLICIT_ACCESS{{AccessPermissions: rights, AccessMode: windows.GRANT_ACCESS,
+		Trustee: windows.TRUSTEE{TrusteeForm: windows.TRUSTEE_IS_SID, TrusteeValue: windows.TrusteeValueFromSID(everybody)}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := windows.SetSecurityInfo(h, windows.SE_KERNEL_OBJECT, windows.DACL_SECURITY_INFORMATION, nil, nil, acl, nil); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -104,7 +104,7 @@ func processStart(s *mgr.Service) (int64, error) {
 	if err != nil || status.ProcessId == 0 {
 		return 0, err
 	}
-	p, err := openProcess(status.ProcessId)
+	p, err := openProcess(status.ProcessId, toLook)
 	if errors.Is(err, windows.ERROR_INVALID_PARAMETER) { // it has ended meanwhile
 		return 0, nil
 	} else if err != nil {

@@ -122,7 +122,7 @@ func killTested(t *testing.T) {
 		return err
 	})
 	for _, id := range ids {
-		p, err := openProcess(id)
+		p, err := openProcess(id, toStop)
 		if err != nil { // it has ended
 			continue
 		}
