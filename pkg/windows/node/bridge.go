@@ -13,7 +13,8 @@ import (
 // second one of each subnet. Without the reservation, host-local gives the address
 // to the first pod. HNS refuses that pod, or (Windows Server 2019) lets both have
 // the address. ensureBridge also removes the source VIP of an earlier overlay. Its
-// error is errVIPNotNeeded if all is in place.
+// error is errVIPNotNeeded if all is in place, and errHostAddress if only an address of
+// the host's endpoint is not.
 func (k VIPKeeper) ensureBridge(ctx context.Context, n hns.Network, v, old VIP) (VIP, error) {
 	ids, err := k.endpoints(ctx)
 	errs := []error{err}
@@ -22,37 +23,41 @@ func (k VIPKeeper) ensureBridge(ctx context.Context, n hns.Network, v, old VIP) 
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, k.reserveHost(ctx, n, hostLocal(v.Store)))
-	if err := errors.Join(errs...); err != nil {
+	taken, err := k.reserveHost(ctx, n, hostLocal(v.Store))
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return VIP{}, err
 	}
 	if err := k.publish(ctx, v, old); err != nil {
 		return VIP{}, err
 	}
+	if taken != nil {
+		return v, taken
+	}
 	return v, errVIPNotNeeded
 }
 
-// reserveHost makes the addresses of the host's endpoint our only reservations.
-func (k VIPKeeper) reserveHost(ctx context.Context, n hns.Network, s hostLocal) (err error) {
+// reserveHost makes the addresses of the host's endpoint our only reservations. taken is
+// errHostAddress for those that pods have, which it leaves out.
+func (k VIPKeeper) reserveHost(ctx context.Context, n hns.Network, s hostLocal) (taken, err error) {
 	unlock, err := s.lock(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	ours, others, err := s.list()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var want []netip.Addr
-	var errs []error
+	var errs, conflicts []error
 	for _, subnet := range n.Subnets {
 		a := subnet.Prefix.Masked().Addr().Next().Next()
 		want = append(want, a)
 		if others[a] {
-			errs = append(errs, fmt.Errorf("a pod has %s in %s, the address of the host's endpoint: delete the pod", a, string(s)))
+			conflicts = append(conflicts, fmt.Errorf("%w: %s in %s: delete the pod, or the file if the pod is gone", errHostAddress, a, string(s)))
 			continue
 		}
 		errs = append(errs, s.reserve(a, hostOwner))
 	}
-	return errors.Join(append(errs, k.releaseOthers(s, ours, want))...)
+	return errors.Join(conflicts...), errors.Join(append(errs, k.releaseOthers(s, ours, want))...)
 }

@@ -45,6 +45,10 @@ type VIP struct {
 // The callers of Ensure take it for a success.
 var errVIPNotNeeded = errors.New("kube-proxy needs no source VIP on an L2Bridge")
 
+// errHostAddress means that host-local has given an address of the host's endpoint on an L2Bridge
+// to a pod, and that all else is in place and published. The next Ensure tries again.
+var errHostAddress = errors.New("a pod has the address of the host's endpoint")
+
 // errFormerEndpoint means that the source VIP is in place and published, beside our endpoint
 // with another address, which HNS has not deleted. The next Ensure tries again.
 var errFormerEndpoint = errors.New("the endpoint of a former source VIP remains")
@@ -82,7 +86,7 @@ func ReadVIP(path string) (v VIP, err error) {
 // subnet are deleted. It does not wait: if the network does not exist yet, it fails,
 // and the caller retries. errVIPNotNeeded means that the network is an L2Bridge, where
 // the addresses of the host's endpoint are reserved instead; the VIP has no Addr then.
-// The VIP is valid also with errFormerEndpoint.
+// The VIP is valid also with errHostAddress, likewise on an L2Bridge, and errFormerEndpoint.
 func (k VIPKeeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 	old, err := ReadVIP(k.File)
 	switch {

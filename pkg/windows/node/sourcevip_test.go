@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -10,9 +11,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"flannel/internal/test/hnstest"
 	"flannel/pkg/windows/hns"
+	"flannel/subnet"
 )
 
 var (
@@ -311,10 +314,25 @@ func TestBridge(t *testing.T) {
 		t.Errorf("published %+v, %v", v, err)
 	}
 	n.pod("cbr0", "pod", "10.244.1.2", true, false)
-	if _, err := n.Ensure(t.Context(), pfx("10.244.1.0/24")); err == nil || errors.Is(err, errVIPNotNeeded) || !strings.Contains(err.Error(), "10.244.1.2") {
-		t.Errorf("a pod has the host's address: %v", err)
+	if err := os.Remove(n.File); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := n.Ensure(t.Context(), pfx("10.244.1.0/24")); !errors.Is(err, errHostAddress) || errors.Is(err, errVIPNotNeeded) || v != want || !strings.Contains(err.Error(), "10.244.1.2") {
+		t.Errorf("a pod has the host's address: %v, %v", v, err)
 	}
 	n.check("with the pod", "cbr0/10.244.1.2 pod eth0")
+	if v, err := ReadVIP(n.File); err != nil || v != want { // so that the daemon tries again
+		t.Errorf("published %+v, %v", v, err)
+	}
+	env := filepath.Join(filepath.Dir(n.File), "subnet.env")
+	if _, err := subnet.WriteEnv(env, subnet.Env{V4Network: pfx("10.244.0.0/16"), V4Subnet: pfx("10.244.1.0/24"), MTU: 1500}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // for kube-proxy, which starts nevertheless
+	defer cancel()
+	if v, text, err := ReserveVIP(ctx, n.VIPKeeper, env, KubeProxy{}); err != nil || v.Needed || !slices.Contains(v.Flags, "--network-name=cbr0") || !strings.Contains(text, "10.244.1.2") {
+		t.Errorf("kube-proxy has %+v, %s, %v", v, text, err)
+	}
 	if err := errors.Join(os.Remove(filepath.Join(n.DataDir, "cbr0", "10.244.1.2")), n.m.Admin().DeleteNetwork("cbr0")); err != nil {
 		t.Fatal(err)
 	}

@@ -67,6 +67,8 @@ func ReserveVIP(ctx context.Context, k VIPKeeper, subnetFile string, proxy KubeP
 	err = retry(ctx, 500*time.Millisecond, nil, waiting, func() (err error) { // nil: no notifications. The interval is a choice
 		if vip, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, errVIPNotNeeded) {
 			notNeeded, err = err, nil
+		} else if errors.Is(err, errHostAddress) { // likewise: the daemon says so in its log, and tries again
+			notNeeded, err = fmt.Errorf("%w; %w", errVIPNotNeeded, err), nil
 		} else if errors.Is(err, errFormerEndpoint) { // kube-proxy need not wait: the daemon tries again
 			k.Log.Warn("could not remove all of a former source VIP", "error", err)
 			err = nil
@@ -79,7 +81,7 @@ func ReserveVIP(ctx context.Context, k VIPKeeper, subnetFile string, proxy KubeP
 	}
 	text = fmt.Sprintf("%s of %s is kube-proxy's source VIP on %s; published in %s", vip.Addr, vip.Subnet, vip.Network, k.File)
 	if !result.Needed {
-		text = fmt.Sprintf("%v such as %s", notNeeded, vip.Network)
+		text = fmt.Sprintf("%s: %v", vip.Network, notNeeded)
 	}
 	version, err := k.Client.Version(ctx)
 	if err != nil {
