@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -53,6 +54,10 @@ func programFiles() string {
 	return `C:\Program Files`
 }
 
+// unquoted matches the path of containerd at the start of a command line without quotes. It may
+// have spaces (C:\Program Files\…): Windows finds the program nevertheless.
+var unquoted = regexp.MustCompile(`(?i)^[^"]*?\\containerd\.exe\b`)
+
 // serviceArgs returns the program of the service and its arguments.
 func serviceArgs(path string) ([]string, error) {
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, path, registry.QUERY_VALUE)
@@ -68,7 +73,7 @@ func serviceArgs(path string) ([]string, error) {
 	}
 	var args []string
 	if err == nil {
-		args, err = windows.DecomposeCommandLine(text)
+		args, err = windows.DecomposeCommandLine(unquoted.ReplaceAllString(text, `"$0"`))
 	}
 	if err == nil && len(args) == 0 {
 		err = errors.New("its command line is empty")

@@ -45,6 +45,8 @@ func TestFind(t *testing.T) {
 		"as containerd registers it": {registry.SZ, windows.ComposeCommandLine([]string{`C:\Program Files\containerd\containerd.exe`, "--run-service", "--config", config}), `C:\k\bin`, nil},
 		"a variable":                 {registry.EXPAND_SZ, `"%ProgramFiles%\containerd\ContainerD.exe" -c=` + config, `C:\k\bin`, nil},
 		"default":                    {registry.SZ, `C:\containerd\containerd.exe --run-service`, filepath.Join(programFiles(), "containerd", "cni", "bin"), nil},
+		"without quotes":             {registry.SZ, `C:\Program Files\containerd\containerd.exe --run-service --config ` + config, `C:\k\bin`, nil},
+		"without arguments either":   {registry.EXPAND_SZ, `%ProgramFiles%\containerd\ContainerD.exe`, filepath.Join(programFiles(), "containerd", "cni", "bin"), nil},
 		"something else":             {registry.SZ, `C:\k\nssm.exe`, "", ErrNoContainerd},
 	} {
 		t.Run(name, func(t *testing.T) {
