@@ -2,9 +2,11 @@ package logging
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 
 	"flannel/pkg/file"
 )
@@ -13,14 +15,20 @@ import (
 // replaces an older one. So both together take at most twice as much.
 const maxFile = 10 << 20
 
-// logFile is the file of --log-file. If the program crashes, the runtime writes the
-// stack traces into it, too. Write must not be called concurrently; slog's handlers
-// do not.
+// logFile is the file of --log-file, or of OpenFile. If the program crashes, the runtime
+// writes the stack traces into it, too.
 type logFile struct {
-	path        string
+	path string
+
+	mu          sync.Mutex // protects the following fields
 	file        *os.File
 	size, limit int64 // bytes; a write beyond limit rotates the file
 }
+
+// OpenFile opens a file for the output of a program that goes on for long. The file is
+// rotated as that of --log-file is, and may be written concurrently. A program opens only one,
+// and none beside --log-file, because stack traces go to the last.
+func OpenFile(path string) (io.WriteCloser, error) { return openLogFile(path) }
 
 // openLogFile opens the file at path for appending. It creates a missing directory.
 func openLogFile(path string) (*logFile, error) {
@@ -48,6 +56,8 @@ func (l *logFile) open() error {
 
 // Write implements io.Writer; slog calls it with one line.
 func (l *logFile) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.size > 0 && l.size+int64(len(p)) > l.limit {
 		if err := l.rotate(); err != nil {
 			return 0, err
@@ -58,11 +68,11 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// rotate renames the file and opens a new one. On Windows the rename fails while
+// rotate renames the file and opens a new one, with mu held. On Windows the rename fails while
 // another program reads one of the two files; then the old file is used for a while
 // longer.
 func (l *logFile) rotate() error {
-	_ = l.Close() // the file is not used any more, whatever the error
+	_ = l.close() // the file is not used any more, whatever the error
 	l.limit = maxFile
 	renameErr := os.Rename(l.path, l.path+".1")
 	err := l.open()
@@ -78,6 +88,13 @@ func (l *logFile) rotate() error {
 
 // Close closes the file, also for stack traces.
 func (l *logFile) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.close()
+}
+
+// close is Close with mu held.
+func (l *logFile) close() error {
 	_ = debug.SetCrashOutput(nil, debug.CrashOptions{}) // closes the runtime's duplicate of the file
 	return l.file.Close()
 }
