@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/windows/svc"
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/hnstest"
@@ -47,8 +49,13 @@ func TestNodeSettings(t *testing.T) {
 			t.Errorf("%s: %v", wrong, err)
 		}
 	}
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("COMPUTERNAME", "CUT") // after 15 characters
 	first, err := settle("--management-ip=192.0.2.1", "--network-mode=overlay", "--log-dir=C:", "--health-port=9000")
-	if err != nil || first.LogDir != `C:\` || first.KubeConfig != filepath.Join(dir, "config") || first.NodeName != strings.ToLower(os.Getenv("COMPUTERNAME")) || first.Services {
+	if err != nil || first.LogDir != `C:\` || first.KubeConfig != filepath.Join(dir, "config") || first.NodeName != strings.ToLower(host) || first.Services {
 		t.Fatalf("the first run: %+v, %v", first, err)
 	}
 	first.Services = true
@@ -142,6 +149,8 @@ func TestNodeRetryAsServices(t *testing.T) {
 	if err := last.keep(dir); err != nil {
 		t.Fatal(err)
 	}
+	log := filepath.Join(dir, "flannel-node.log")
+	putFile(t, log, strings.Repeat("x", 10<<20)) // of earlier runs
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan int)
 	go func() {
@@ -156,6 +165,49 @@ func TestNodeRetryAsServices(t *testing.T) {
 	stop()
 	if code := <-ended; code != exitError { // files are missing, see TestNodeNeedsFiles
 		t.Errorf("node start --retry --services ends with %d", code)
+	}
+	for _, path := range []string{log, log + ".1"} { // the log is rotated
+		if info, err := os.Stat(path); err != nil || info.Size() == 0 || info.Size() > 10<<20 {
+			t.Errorf("%s: %+v, %v", path, info, err)
+		}
+	}
+}
+
+// TestNodeStopService stops the service of flanneld, which flanneld service install has created.
+func TestNodeStopService(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args, copied := workOf(t)
+	t.Cleanup(func() { // before the directory of the service's log is removed
+		if err := service.Control(context.Background(), "uninstall", service.Config{}, io.Discard); err != nil {
+			t.Error(err)
+		}
+	})
+	config := service.Config{Command: append(append([]string{program}, args...), "service", "run"), Start: true}
+	if err := service.Control(t.Context(), "install", config, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, "the service works", exists(copied))
+	dir := t.TempDir()
+	for range 2 {
+		if code, out, problems := flanneldSays(t.Context(), "node", "stop", "--base-dir="+dir); code != exitOK {
+			t.Errorf("node stop ends with %d and says %s%s", code, out, problems)
+		}
+		if status := serviceStatus(t); status.State != svc.Stopped {
+			t.Errorf("after node stop, the service is %s", service.StateName(status.State))
+		}
+	}
+}
+
+// TestNodeProxyAsks has node kube-proxy ask flanneld, which does not run, at its socket or at a port.
+func TestNodeProxyAsks(t *testing.T) {
+	for port, want := range map[string]string{"": "flanneld wait --timeout=1ms\n", "--health-port=9000": "flanneld --healthz-ip=127.0.0.1 --healthz-port=9000 wait --timeout=1ms\n"} {
+		args := strings.Fields("node kube-proxy --kube-config=c --node-name=w1 --timeout=1ms " + port)
+		if code, out, problems := flanneldSays(t.Context(), args...); code != exitError || !strings.Contains(out, want) {
+			t.Errorf("%q ends with %d and says %s%s", args, code, out, problems)
+		}
 	}
 }
 

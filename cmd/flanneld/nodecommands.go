@@ -144,12 +144,23 @@ func stopNode(c *call) func(context.Context) int {
 }
 
 // stopComponents stops what startNode started, in reverse order. A node start that
-// retries would start them again, and is stopped first.
+// retries would start them again, and is stopped first. The service of flanneld, which
+// Components did not create, is stopped whoever created it.
 func (c *call) stopComponents(ctx context.Context, baseDir string) error {
 	components := c.components(baseDir, nodeSettings{}) // without the settings: only a start needs LogDir
 	for _, name := range []string{boot, kubeProxy, service.Name, kubelet} {
 		if err := components.Stop(ctx, name); err != nil {
 			return err
+		}
+		if name != service.Name {
+			continue
+		}
+		if runs, err := components.Running(name); err != nil {
+			return err
+		} else if runs { // as a service, since the process has ended
+			if err := c.flanneld(ctx, nil, "service", "stop"); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -68,7 +68,7 @@ func proxyNode(c *call) func(context.Context) int {
 	c.flags.StringVar(&r.nodeName, "node-name", "", "`name` of the Node; default: the variable NODE_NAME")
 	c.flags.StringVar(&r.gates, "feature-gates", "", "feature `gates` of kube-proxy")
 	c.flags.StringVar(&r.kubeProxy, "kube-proxy", "", "the `program`; default: kube-proxy.exe beside flanneld.exe")
-	port := c.flags.Int("health-port", 8471, "`port` at which flanneld on this node answers /readyz")
+	port := c.flags.Int("health-port", 0, "`port` at which flanneld on this node answers /readyz; default: ask it at the socket beside the subnet file, as wait does")
 	timeout := c.limitFlag("timeout", 15*time.Minute, "how long to wait until flanneld is ready")
 	return func(ctx context.Context) int {
 		r.nodeName = cmp.Or(r.nodeName, c.Kube.NodeName)
@@ -86,7 +86,8 @@ func proxyNode(c *call) func(context.Context) int {
 	}
 }
 
-// run waits for flanneld, and runs kube-proxy until it ends.
+// run waits for flanneld, which it asks at the port, or at the status socket if that is 0, and
+// runs kube-proxy until it ends.
 func (r *proxyRun) run(ctx context.Context, port int, timeout time.Duration) (code int, err error) {
 	if r.kubeProxy == "" {
 		program, err := os.Executable()
@@ -96,7 +97,11 @@ func (r *proxyRun) run(ctx context.Context, port int, timeout time.Duration) (co
 		r.kubeProxy = filepath.Join(filepath.Dir(program), "kube-proxy.exe")
 	}
 	r.kubeConfig = file.Mounted(variable(r.environ, file.SandboxMount), r.kubeConfig) // where a HostProcess container has its volumes
-	if err := r.flanneld(ctx, nil, append(localHealth(port), "wait", "--timeout="+timeout.String())...); err != nil {
+	wait := []string{"wait", "--timeout=" + timeout.String()}
+	if port != 0 {
+		wait = append(localHealth(port), wait...)
+	}
+	if err := r.flanneld(ctx, nil, wait...); err != nil {
 		return 0, err
 	}
 	for {

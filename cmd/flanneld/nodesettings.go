@@ -58,7 +58,7 @@ func (s *nodeSettings) declare(set *pflag.FlagSet) {
 	set.StringVar(&s.KubeletFeatureGates, "kubelet-feature-gates", "", "feature `gates` of kubelet")
 	set.StringVar(&s.KubeProxyFeatureGates, "kube-proxy-feature-gates", "", "feature `gates` of kube-proxy")
 	set.StringVar(&s.KubeConfig, "kube-config", "", "kubeconfig `file` of kubelet, kube-proxy and flanneld; default: config in --base-dir")
-	set.StringVar(&s.NodeName, "node-name", "", "`name` of the Node; default: the computer's name, in lower case")
+	set.StringVar(&s.NodeName, "node-name", "", "`name` of the Node; default: the host name, in lower case, as of kubelet")
 	set.StringVar(&s.NetConf, "net-conf", `C:\etc\kube-flannel\net-conf.json`, "`file` of the network configuration")
 	set.StringVar(&s.CNIBinDir, "cni-bin-dir", "", "`directory` of the CNI plugins; default: where containerd looks, see cni-dirs")
 	set.StringVar(&s.CNIConfDir, "cni-conf-dir", "", "`directory` of the CNI configuration; default: where containerd looks, see cni-dirs")
@@ -109,8 +109,12 @@ func (s *nodeSettings) complete(set *pflag.FlagSet, baseDir string) error {
 	if s.KubeConfig == "" {
 		s.KubeConfig = filepath.Join(baseDir, "config")
 	}
-	if s.NodeName == "" {
-		s.NodeName = strings.ToLower(os.Getenv("COMPUTERNAME"))
+	if s.NodeName == "" { // COMPUTERNAME would be cut after 15 characters
+		host, err := os.Hostname()
+		if err != nil {
+			return err
+		}
+		s.NodeName = strings.ToLower(host)
 	}
 	for _, path := range []*string{&s.LogDir, &s.KubeConfig, &s.NetConf, &s.KubeletConfig, &s.ClientCA, &s.CNIBinDir, &s.CNIConfDir} {
 		if *path, err = fullPath(*path); err != nil {

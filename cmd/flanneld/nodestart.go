@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"flannel/pkg/file"
+	"flannel/pkg/logging"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/service"
 )
@@ -69,7 +70,7 @@ func (c *call) untilStarted(ctx context.Context, baseDir string, once func(conte
 	if err := last.take(kept); err != nil {
 		return err
 	}
-	log, err := os.Create(filepath.Join(last.LogDir, "flannel-node.log"))
+	log, err := logging.OpenFile(filepath.Join(last.LogDir, "flannel-node.log"))
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,8 @@ param(
     [string]$FeatureGates = '',
     [string]$Flanneld = (Join-Path $PSScriptRoot 'flanneld.exe'),
     [string]$KubeProxy = (Join-Path $PSScriptRoot 'kube-proxy.exe'),
-    [int]$HealthPort = 8471,
+    # 0: flanneld is asked at its socket beside the subnet file.
+    [int]$HealthPort = 0,
     [int]$TimeoutMinutes = 15
 )
 

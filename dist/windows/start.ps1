@@ -27,7 +27,8 @@ param(
     [string]$KubeProxyFeatureGates = '',
     [string]$BaseDir = 'C:\k',
     [string]$KubeConfig = "$BaseDir\config",
-    [string]$NodeName = $env:COMPUTERNAME.ToLower(),
+    # Default: the host name, in lower case.
+    [string]$NodeName = '',
     [string]$NetConf = 'C:\etc\kube-flannel\net-conf.json',
     # Default: where containerd looks (flanneld cni-dirs).
     [string]$CniBinDir = '',
