@@ -36,17 +36,15 @@ func TestLife(t *testing.T) {
 	n.mustPass(one...)
 	n.expect()
 
-	// A changed peer: in order.
+	// A changed peer: the removal is tried once.
 	n.tell("fail-10.5.2.0-24", true)
 	refused, err := n.pass(peerPaths(2, "new")...)
 	var failed *commandError
-	if err != nil || len(refused) != 2 || refused[0].Dst != one[0].Dst || refused[1].Dst != one[1].Dst || !errors.As(refused[0].Err, &failed) || failed.Key != "SubnetRemoveCommand" {
+	if err != nil || len(refused) != 2 || refused[0].Dst != one[0].Dst || refused[1].Dst != one[1].Dst || !errors.As(refused[0].Err, &failed) || failed.Key != "SubnetAddCommand" {
 		t.Errorf("%v, %v", refused, err)
 	}
-	for _, line := range n.recorded() {
-		if !strings.HasPrefix(line, "remove ") {
-			t.Errorf("ran %s while the removal failed", line)
-		}
+	if got := n.recorded(); len(got) < 2 || !strings.HasPrefix(got[len(got)-2], "add ") || !strings.HasPrefix(got[len(got)-1], "remove ") {
+		t.Errorf("ran %q while both commands failed", got)
 	}
 	n.tell("fail-10.5.2.0-24", false)
 	changed := peerPaths(2, "new")
@@ -54,7 +52,7 @@ func TestLife(t *testing.T) {
 		<-n.Changes()
 		refused, err = n.pass(changed...)
 	}
-	if got := n.recorded(); err != nil || !strings.HasPrefix(got[0], "add ") || !strings.HasPrefix(got[len(got)-1], "remove ") {
+	if got := n.recorded(); err != nil || len(got) == 0 || !strings.HasPrefix(got[len(got)-1], "add ") {
 		t.Errorf("ran %q: %v", got, err)
 	}
 
@@ -198,16 +196,41 @@ func TestFamilyChanges(t *testing.T) {
 	for _, c := range [][2][]*dataplane.Path{{{alone}, both}, {both, {alone}}} {
 		n.start()
 		n.retry = time.Hour
+		began := make(chan string, 10) // more than there are commands
+		n.limit = func(ctx context.Context, c command) (context.Context, context.CancelFunc) {
+			began <- c.key
+			return context.WithCancel(ctx)
+		}
 		n.mustPass(c[0]...)
-		n.recorded()
 		n.tell("fail-10.5.2.0-24", true)
 		if refused, err := n.pass(c[1]...); err != nil || len(refused) != len(c[1]) {
 			t.Errorf("%v, %v", refused, err)
 		}
-		if got := n.recorded(); len(got) != 1 || !strings.HasPrefix(got[0], "remove ") {
-			t.Errorf("ran %q while the removal failed", got)
-		}
 		n.tell("fail-10.5.2.0-24", false)
+		close(began)
+		var got []string
+		for key := range began {
+			got = append(got, key)
+		}
+		if want := []string{"PreStartupCommand", "PostStartupCommand", "SubnetAddCommand", "SubnetRemoveCommand", "SubnetAddCommand"}; !slices.Equal(got, want) {
+			t.Errorf("ran %q, want %q", got, want)
+		}
+	}
+}
+
+// Corrected commands connect a peer at once, although the former command does not remove it.
+func TestCommandsAreCorrected(t *testing.T) {
+	n := newNode(t)
+	n.retry = time.Hour
+	right := n.commands.SubnetRemove
+	n.commands.SubnetRemove = filepath.Join(n.dir, "missing")
+	n.mustPass(peerPaths(2, "")...)
+	n.recorded()
+	n.commands.SubnetRemove = right
+	n.mustPass(peerPaths(2, "")...)
+	n.expect(`add 10.5.2.0/24 192.168.0.2 fd05:0:0:2::/64 fd00::2 "\n" ["10.5.2.0/24"]`)
+	if n.log.Count("cause="+causeFailed, "given_up=true", "subnet=10.5.2.0/24") != 1 {
+		t.Errorf("the log is %s", n.log.String())
 	}
 }
 

@@ -199,7 +199,9 @@ func (d *Dataplane) giveUp() {
 	}
 }
 
-// removeTries is how often SubnetRemove is tried, in about a quarter of an hour.
+// removeTries is how often SubnetRemove is tried for a peer that is gone, in about a quarter of an hour. For a peer
+// that changed, it is tried once: retries would keep SubnetAdd, and with it the peer, waiting. What a failed removal has
+// left is replaced by SubnetAdd, as after a restart, or is the reason why SubnetAdd fails.
 const removeTries = 10
 
 // removed records the end of SubnetRemove, for which another backend may wait.
@@ -215,7 +217,11 @@ func (d *Dataplane) nextOf(k key, p *peer) *step {
 	}
 	switch {
 	case p.have != nil && (p.want == nil || *p.want != *p.have):
-		return &step{command: run("SubnetRemoveCommand", p.have.remove, p.have), tries: removeTries,
+		tries := 1
+		if p.want == nil {
+			tries = removeTries
+		}
+		return &step{command: run("SubnetRemoveCommand", p.have.remove, p.have), tries: tries,
 			begin: func() { p.added = false }, done: func(string) { d.removed(p) }}
 	case p.want != nil && !p.added:
 		want := p.want

@@ -64,7 +64,7 @@ type step struct {
 	command
 	begin func()              // before it runs; may be nil
 	done  func(output string) // after it succeeded, or failed for the last of its tries; not after giveUp
-	tries int                 // how often it is run while it fails; 0: without limit, as all but removals of peers
+	tries int                 // how often it is run while it fails; 0: without limit, as all but removals (removeTries)
 }
 
 // startup is a unit with one command.
