@@ -38,6 +38,9 @@ type wgPeer struct {
 	PSK       conf.Secret
 	Keepalive time.Duration
 	Unmanaged bool // it has more allowed IPs than two, which we never set, so that it differs from any desired one
+	// Lapsed: WireGuard may have learned the endpoint, which is to be the desired one now, and nothing else differs. Only
+	// List sets it, and it is no repair (see Lapsed of reconcile.Table).
+	Lapsed bool
 }
 
 // wgSubnet identifies an allowed IP, which one peer of a device has.
@@ -58,6 +61,9 @@ type wgSubnet struct {
 //	another                         lasts    as Set has set it; after a restart, as desired (adopt)
 //	another, after a restart        lasts    the kernel's, if the peer does not answer there: Set then sets that of the lease
 //	another                         over     the kernel's, likewise
+//
+// An endpoint that WireGuard has learned is not drift when its session is over. One that somebody sets during a session
+// looks the same.
 //
 // The kernel does not notify of changes of peers, so poll makes the table list them.
 //
@@ -96,6 +102,7 @@ type wgState struct {
 	applied   netip.AddrPort // the endpoint that Set has set, or that was adopted; zero: none in this run
 	adopted   bool           // applied is not what the kernel has, and the peer has not sent anything in this run
 	asked     time.Time      // since when an adopted endpoint owes an answer (judgeAdopted); zero: it owes none
+	learned   bool           // a session lasted when List read the endpoint of actual: WireGuard may have learned it
 	actual    wgPeer         // as of the last List or Set
 	at        time.Time      // when List read the peer
 	handshake time.Time      // the time of the last handshake, by the wall clock
@@ -157,7 +164,9 @@ func (s *wgStore) List(context.Context) (map[wgKey]wgPeer, error) {
 		for _, p := range dev.Peers {
 			key := wgKey{index, dataplane.PublicKey(p.PublicKey)}
 			state := s.observe(key, p)
-			states[key], out[key] = state, s.adoptAndReport(key, state)
+			have := s.adoptAndReport(key, state)
+			have.Lapsed = s.lapsed(key, state, have)
+			states[key], out[key] = state, have
 			for _, allowed := range state.actual.Allowed {
 				if allowed.IsValid() {
 					owners[wgSubnet{index, allowed}] = key
@@ -188,7 +197,18 @@ func (s *wgStore) observe(key wgKey, p wgtypes.Peer) *wgState {
 		state.applied = before.applied
 		state.judgeAdopted(before)
 	}
+	state.learned = state.live() || known && before.learned && before.actual.Endpoint == state.actual.Endpoint
 	return state
+}
+
+// lapsed returns Lapsed of the reported configuration of a peer.
+func (s *wgStore) lapsed(key wgKey, state *wgState, have wgPeer) bool {
+	want, ok := s.desired(key)
+	if !ok || !state.learned || have.Endpoint == want.Endpoint {
+		return false
+	}
+	have.Endpoint = want.Endpoint
+	return have == want
 }
 
 // judgeAdopted decides, with each list, whether an adopted endpoint stays: for good once the peer

@@ -41,6 +41,7 @@ type wireguard struct {
 func newWireGuard(h host) kind {
 	k := &wireguard{host: h, wg: newWGStore(h.opts.Log, h.opts.KeyFile, h.opts.Tunnels)}
 	k.peers = reconcile.NewTable[wgKey, wgPeer](k.wg)
+	k.peers.Lapsed = func(p wgPeer) bool { return p.Lapsed }
 	k.wg.desired, k.wg.devices = k.peers.Desired, k.names
 	return k
 }

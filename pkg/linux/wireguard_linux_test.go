@@ -329,6 +329,24 @@ func TestWireGuardRoaming(t *testing.T) {
 		if out := run(t, "wg show flannel-wg persistent-keepalive"); endpoint() != learned || strings.Fields(out)[1] != "7" {
 			t.Errorf("the endpoint is %s, want %s; keepalive %s", endpoint(), learned, out)
 		}
+		m.QueueResync() // the daemon lists every few seconds, and so sees the endpoint while the session lasts
+		m.mustPass()
+		// The session is over: the endpoint is that of the lease. That is a repair only if somebody else has set another one.
+		for _, c := range []struct {
+			by      string
+			repairs int
+		}{{"", 0}, {"wg set flannel-wg peer " + key.Base64() + " endpoint 192.168.100.99:9", 1}} {
+			for _, state := range kindIn[*wireguard](m.Driver).wg.states {
+				state.changed = time.Now().Add(-sessionLasts)
+			}
+			run(t, "%s", c.by)
+			m.repaired = map[string]int{}
+			m.QueueResync()
+			m.mustPass()
+			if got := endpoint(); got != "192.168.100.77:51820" || m.repaired["wireguard"] != c.repairs {
+				t.Errorf("%q: the endpoint is %s, repaired %v", c.by, got, m.repaired)
+			}
+		}
 	})
 }
 
