@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"path/filepath"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -63,7 +64,8 @@ func newIPsec(h host) kind {
 	config := filepath.Join(h.opts.StateDir, name)
 	// There may be connections of an earlier configuration, too: where there are policies, or a charon of ours.
 	used := func() bool { return needed() || len(k.policies.AllActual()) > 0 || k.ike.mayStop() }
-	k.ike = &ikeStore{log: h.opts.Log, replaced: map[ikeKey]bool{}, config: config, scope: &h.scope, needed: needed, used: used, spis: k.xfrm.spis, notify: k.watch.notify}
+	k.ike = &ikeStore{log: h.opts.Log, replaced: map[ikeKey]bool{}, config: config, scope: &h.scope, needed: needed, used: used, spis: k.xfrm.spis, notify: k.watch.notify,
+		starts: reconcile.Backoff{First: time.Second, Last: startAtLeast}}
 	k.ikes = reconcile.NewTable[ikeKey, ikeConn](k.ike)
 	k.ikes.Lapsed = ikeConn.lapsed
 	k.watch.changed = func() { // any goroutine calls it

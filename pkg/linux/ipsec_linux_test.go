@@ -2,16 +2,23 @@ package linux
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"flannel/internal/test/nstest"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/charon"
+	"flannel/pkg/reconcile"
 )
 
 var ike = ikeKey{netip.MustParseAddr("192.168.0.2"), netip.MustParseAddr("192.168.0.3"), netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("10.5.2.0/24")}
@@ -152,6 +159,31 @@ func TestWhoNegotiates(t *testing.T) {
 		time.Sleep(pollInterval - 100*time.Millisecond)
 		if !state.due(reversed) {
 			t.Errorf("after the delay: %+v", state)
+		}
+	})
+}
+
+// A charon that ends at once is not waited for. Passes that follow at once have the same error, with what charon printed,
+// and do not start it again.
+func TestCharonEndsAtOnce(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		started := filepath.Join(dir, "started")
+		script := fmt.Sprintf("#!/bin/sh\necho >>%s\necho '00[DMN] no-vici'\nexit 3\n", started)
+		if err := os.WriteFile(filepath.Join(dir, "charon-systemd"), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+		s := &ikeStore{log: slog.New(slog.DiscardHandler), config: filepath.Join(dir, "strongswan.conf"), starts: reconcile.Backoff{First: time.Hour}}
+		for range 2 {
+			err := s.reach()
+			exit, _ := errors.AsType[*exec.ExitError](err)
+			if !errors.Is(err, charon.ErrNotRunning) || exit == nil || exit.ExitCode() != 3 || !strings.Contains(err.Error(), "no-vici") {
+				t.Errorf("%v", err)
+			}
+		}
+		if text, err := os.ReadFile(started); err != nil || len(text) != 1 {
+			t.Errorf("started %d times, %v", len(text), err)
 		}
 	})
 }

@@ -48,11 +48,12 @@ type ikeStore struct {
 	spis   func() (map[uint32]bool, error) // identify the security associations that the kernel has
 	notify func()                          // makes the loop list the connections; any goroutine may call it
 
-	client  *charon.Client // for commands; nil: not connected
-	own     bool           // flanneld has started the charon of client
-	watch   *charon.Client // a second connection, for notifications; valid while client is not nil
-	watcher sync.WaitGroup // of the goroutine that waits for notifications
-	ended   atomic.Bool    // the charon of client has ended, or does not notify any more
+	client  *charon.Client    // for commands; nil: not connected
+	own     bool              // flanneld has started the charon of client
+	watch   *charon.Client    // a second connection, for notifications; valid while client is not nil
+	watcher sync.WaitGroup    // of the goroutine that waits for notifications
+	ended   atomic.Bool       // the charon of client has ended, or does not notify any more
+	starts  reconcile.Backoff // of start
 	// othersEnded is when a charon that somebody else had started was last found to have ended; zero: never.
 	othersEnded time.Time
 	applied     map[ikeKey]ikeConn   // loaded in this run, or unknownConn; the next list drops what charon does not have. nil before the first connect, like states
@@ -121,13 +122,18 @@ const (
 )
 
 // reach connects to charon, and starts it if it does not run, and nobody else is about to
-// restart it. ipsec.ensure calls it, so that its error is one of the device.
+// restart it, or its last start failed just now. ipsec.ensure calls it, so that its error is one of the device.
 func (s *ikeStore) reach() error {
 	err := s.connect()
 	if !errors.Is(err, charon.ErrNotRunning) || !s.othersEnded.IsZero() && time.Since(s.othersEnded) < othersWait {
 		return err
 	}
-	program, err := charon.Start(s.config)
+	return s.starts.Do(s.start)
+}
+
+// start starts charon, and waits until it listens. It returns early if charon ends.
+func (s *ikeStore) start() error {
+	program, ended, err := charon.Start(s.config)
 	if err != nil {
 		return fmt.Errorf("%w: %w", charon.ErrNotRunning, err)
 	}
@@ -137,6 +143,9 @@ func (s *ikeStore) reach() error {
 	for began := time.Now(); time.Since(began) < startWait; time.Sleep(50 * time.Millisecond) {
 		if err = s.connect(); !errors.Is(err, charon.ErrNotRunning) {
 			return err
+		}
+		if why := ended(); why != nil {
+			return fmt.Errorf("%w: it was started and has ended: %w", charon.ErrNotRunning, why)
 		}
 	}
 	return fmt.Errorf("it was started and does not listen yet: %w", err)

@@ -2,6 +2,7 @@ package charon
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,36 +53,90 @@ func configuration() (text string) {
 }
 
 // Start starts charon, and before that writes its configuration file, which exists as long
-// as the process may run. The caller has found that no charon listens on Socket. Start
-// does not wait until charon listens, which can take seconds. program is what it has started;
-// "": one that was started before (starting) may still begin to listen. After an error,
-// program means nothing, and the caller tries again in a later pass. The process is in a
-// session of its own and does not end with this one, so that a restart of flanneld keeps its
-// security associations. It inherits no files, and of the environment only PATH.
-func Start(config string) (program string, err error) {
-	if starting(config) {
-		return "", nil
+// as the process may run. The caller has found that no charon listens on Socket; one of ours
+// that has lost its socket is ended, and its keys stay in the kernel. Start does not wait until
+// charon listens, which can take seconds. program is what it has started; "": one that was started before may
+// still begin to listen. ended returns why the process has ended, with the last line that it printed, and nil
+// while it runs. After an error, program and ended mean nothing, and the caller tries again in a later pass. The
+// process is in a session of its own and does not end with this one, so that a restart of flanneld
+// keeps its security associations. It inherits no files but that of its output, and of the
+// environment only PATH.
+func Start(config string) (program string, ended func() error, err error) {
+	if starting, err := endDeaf(config, startLimit); starting || err != nil {
+		return "", func() error { return nil }, err
 	}
 	// Sets program, to the path of the first one that exists.
 	i := slices.IndexFunc(programs, func(name string) bool { program, err = exec.LookPath(name); return err == nil })
 	if i < 0 {
-		return "", errNotInstalled
+		return "", nil, errNotInstalled
 	}
 	if err := tryPorts(); err != nil {
-		return program, fmt.Errorf("%w (%w)", errPorts, err)
+		return "", nil, fmt.Errorf("%w (%w)", errPorts, err)
 	}
 	if _, err := file.Put(config, []byte(configuration()), 0o600); err != nil {
-		return program, err
+		return "", nil, err
+	}
+	output, err := outputFile()
+	if err != nil {
+		return "", nil, err
 	}
 	cmd := exec.Command(program)
 	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH"), mark(config)}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Stdout, cmd.Stderr = output, output
 	if err := cmd.Start(); err != nil {
-		return program, err
+		return "", nil, errors.Join(err, output.Close())
 	}
-	go func() { _ = cmd.Wait() }() // so that no zombie stays; how it ended, its log says
-	return program, nil
+	result := make(chan error, 1)
+	go func() {
+		err := cmd.Wait() // also so that no zombie stays
+		result <- fmt.Errorf("%s: %w: %s", program, cmp.Or(err, errors.New("exit status 0")), lastLine(output))
+		_ = output.Close()
+	}()
+	return program, func() error {
+		select {
+		case why := <-result:
+			result <- why // for the next call
+			return why
+		default:
+			return nil
+		}
+	}, nil
 }
+
+// outputSize is how much of a process' output is kept, in bytes.
+const outputSize = 8 << 10
+
+// outputFile returns a file in memory that keeps the first outputSize bytes of what a process prints; further writes to it
+// fail. The process may outlive this one, after which a pipe would break, and a file would grow for ever.
+func outputFile() (*os.File, error) {
+	fd, err := unix.MemfdCreate("charon", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("create a file for its output: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "output of charon")
+	err = f.Truncate(outputSize)
+	if err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_GROW)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// lastLine returns the last line of the text in a file of outputFile.
+func lastLine(f *os.File) string {
+	text := make([]byte, outputSize)
+	n, _ := f.ReadAt(text, 0) // what cannot be read is missing in a message
+	text, _, _ = bytes.Cut(text[:n], []byte{0})
+	text = bytes.TrimSpace(text)
+	line := logPrefix.ReplaceAllLiteral(text[bytes.LastIndexByte(text, '\n')+1:], nil)
+	return cmp.Or(strings.ToValidUTF8(string(line[:min(len(line), 200)]), ""), "it printed nothing: see the system's log")
+}
+
+// logPrefix is the beginning of charon's messages: thread and subsystem. The thread may differ with each try.
+var logPrefix = regexp.MustCompile(`^\d\d\[[A-Z]+\] *`)
 
 // tryPorts returns an error if a port of IKE cannot be used. A process that was killed
 // has them for a moment.
@@ -134,34 +190,53 @@ func marked(pid int, config string) bool {
 	return err == nil && slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(v []byte) bool { return string(v) == mark(config) })
 }
 
-// startLimit is how long a daemon may take until it listens. After that, Start starts another
-// one, although this one runs.
+// startLimit is how long a daemon may take until it listens. After that, Start ends it.
 const startLimit = time.Minute
 
-// starting reports whether a daemon of this user runs in this network namespace that Start
-// has started with this configuration file less than startLimit ago.
-func starting(config string) bool {
+// endDeaf reports whether a daemon that Start has started with this configuration file began less than limit ago
+// (starting). If none did, it ends those that run, which do not listen on Socket any more: they would keep the ports of IKE.
+func endDeaf(config string, limit time.Duration) (starting bool, err error) {
+	all := running(config)
+	for _, runs := range all {
+		if runs < limit {
+			return true, nil
+		}
+	}
+	for pid := range all {
+		if e := end(pid, unix.SIGKILL, stopWait); e != nil && !errors.Is(e, unix.ESRCH) {
+			err = errors.Join(err, fmt.Errorf("end the charon that does not listen on %s any more: %w", Socket, e))
+		}
+	}
+	return false, err
+}
+
+// running returns the daemons of this user in this network namespace that Start has started with this configuration
+// file, by PID, and for how long they have been running.
+func running(config string) map[int]time.Duration {
+	all := map[int]time.Duration{}
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
-		return false
+		return nil
 	}
 	entries, _ := os.ReadDir("/proc")
-	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || !marked(pid, config) || !ofThisUser(pid) {
-			return false
+			continue
 		}
 		program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 		if err != nil || !slices.ContainsFunc(programs, func(name string) bool { return filepath.Base(name) == filepath.Base(program) }) {
-			return false
+			continue
 		}
 		other, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
 		if err != nil || other != own {
-			return false
+			continue
 		}
-		runs, err := age(pid)
-		return err == nil && runs < startLimit
-	})
+		if runs, err := age(pid); err == nil {
+			all[pid] = runs
+		}
+	}
+	return all
 }
 
 // ofThisUser reports whether a process has the user of this one, as its real, effective,

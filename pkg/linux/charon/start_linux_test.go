@@ -34,18 +34,43 @@ func TestStart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Start(config); !errors.Is(err, errPorts) || !errors.Is(err, syscall.EADDRINUSE) || MayRun(config) {
+			if _, _, err := Start(config); !errors.Is(err, errPorts) || !errors.Is(err, syscall.EADDRINUSE) || MayRun(config) {
 				t.Errorf("with port %d in use: %v, may run: %t", port, err, MayRun(config))
 			}
 			_ = conn.Close()
 		}
-		if program, err := Start(config); err != nil || program != filepath.Join(dir, "charon-systemd") || !MayRun(config) {
+		if program, _, err := Start(config); err != nil || program != filepath.Join(dir, "charon-systemd") || !MayRun(config) {
 			t.Fatalf("%s, %v, may run: %t", program, err, MayRun(config))
 		}
 		var env []byte
 		eventually.Nil(t, "the program is started", func() (err error) { env, err = os.ReadFile(out); return err })
 		if text := string(env); strings.Contains(text, "hunter2") || !strings.Contains(text, "STRONGSWAN_CONF="+config+"\n") {
 			t.Errorf("the environment is\n%s", text)
+		}
+	})
+}
+
+// One that ends says why, also if it prints more than is kept.
+func TestEnded(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+		for script, want := range map[string]string{
+			"echo 00[LIB] loads; echo '00[DMN] no plugin for VICI' >&2; exit 3": "exit status 3: no plugin for VICI",
+			"kill -9 $$": "signal: killed: it printed nothing",
+			"head -c 100000 /dev/zero | tr '\\0' x && echo; head -c 100000 /dev/zero; exit 4": "exit status 4: xxx",
+		} {
+			if err := os.WriteFile(filepath.Join(dir, "charon-systemd"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			program, ended, err := Start(filepath.Join(dir, "strongswan.conf"))
+			if err != nil || program == "" {
+				t.Fatalf("%q, %v", program, err)
+			}
+			eventually.True(t, "it has ended", func() bool { return ended() != nil })
+			if text := ended().Error(); !strings.Contains(text, want) || len(text) > 500 {
+				t.Errorf("%s: %.500s, want %s", script, text, want)
+			}
 		}
 	})
 }
@@ -68,7 +93,7 @@ func TestStartOnce(t *testing.T) {
 		}
 		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 		for range 2 {
-			if program, err := Start(config); err != nil || program == "" {
+			if program, _, err := Start(config); err != nil || program == "" {
 				t.Fatalf("%q, %v", program, err)
 			}
 			pid := 0
@@ -77,19 +102,20 @@ func TestStartOnce(t *testing.T) {
 				pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 				return pid != 0
 			})
-			if program, err := Start(config); err != nil || program != "" {
+			if program, ended, err := Start(config); err != nil || program != "" || ended() != nil {
 				t.Errorf("again: %q, %v", program, err)
 			}
-			if starting(config + "2") {
+			if len(running(config+"2")) > 0 {
 				t.Error("it has another configuration file")
 			}
 			if err := os.Remove(filepath.Join(dir, "pid")); err != nil {
 				t.Fatal(err)
 			}
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
+			// After its time to start, it is ended, so that another one can be started.
+			if starting, err := endDeaf(config, 0); err != nil || starting {
+				t.Errorf("starting %t, %v", starting, err)
 			}
-			eventually.True(t, "it has ended", func() bool { return !starting(config) })
+			eventually.True(t, fmt.Sprintf("process %d has ended", pid), func() bool { return len(running(config)) == 0 })
 		}
 	})
 }
@@ -121,7 +147,7 @@ func TestProcessesOfOthers(t *testing.T) {
 			if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 				t.Fatal(err)
 			}
-			if got := starting(config); got != want {
+			if got := len(running(config)) > 0; got != want {
 				t.Errorf("a process of user %d counts: %t", user, got)
 			}
 			if runs, err := age(cmd.Process.Pid); err != nil || runs < 0 || runs > 5*time.Minute {
