@@ -43,7 +43,34 @@ func runGroup(cmd *exec.Cmd, m *marks) error {
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	return cmd.Run()
+	err := cmd.Run()
+	if cmd.Process != nil { // it was started
+		reap(cmd.Process.Pid)
+	}
+	return err
+}
+
+// reap makes sure that the processes which a command has left in its group do not stay as zombies, if they have become
+// children of this process because it is process 1 of a container. It does not wait for those that still run: a
+// goroutine does. While there are any, the kernel gives the number of the group to no other process.
+func reap(group int) {
+	if wait(group, syscall.WNOHANG) {
+		return
+	}
+	go wait(group, 0) // no options: until the last one has ended
+}
+
+// wait reaps children in a process group, and reports whether none is left.
+func wait(group, options int) bool {
+	for {
+		switch pid, err := syscall.Wait4(-group, nil, options, nil); {
+		case errors.Is(err, syscall.EINTR): // again
+		case err != nil: // ECHILD
+			return true
+		case pid == 0: // only with WNOHANG: there are some that still run
+			return false
+		}
+	}
 }
 
 // open creates the file of a command that is to run. If it cannot, the directory being
