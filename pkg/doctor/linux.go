@@ -247,8 +247,9 @@ func peersHaveKeys(s Snapshot) Finding {
 }
 
 // podMTU finds pods with another MTU than new pods get: the MTU of a running
-// pod does not change. A bridge without ports does not count: when the last one is
-// deleted, the kernel sets the bridge's MTU to 1500 until there is another port.
+// pod does not change. A bridge without ports does not count: when its last port
+// is deleted, the kernel sets the bridge's MTU to 1500 until there is another port,
+// unless it was set by hand.
 func podMTU(s Snapshot) Finding {
 	want := s.Env.Value.MTU
 	var different []string

@@ -16,7 +16,7 @@ func (t nftTable) match(args object, text string) step {
 	negated := operator == "!=" || operator == "<" || operator == ">"
 	var s set
 	switch operator {
-	case "in", "!": // any of these bits is set: the masked operand is not 0; or none is
+	case "in", "!": // "in": one of these bits is set, so the masked operand is not 0. "!": none is.
 		if len(operands) > 1 {
 			return always(unknown, text)
 		}

@@ -26,8 +26,8 @@ var nftOperands = map[string]operand{
 	"payload th 0 16": anySourcePort, "payload th 16 16": anyDestinationPort,
 	"tcp option": ofProtocol(6), "osf": ofProtocol(6), "sctp chunk": ofProtocol(132),
 	"numgen": free(yes), "jhash": free(yes), "symhash": free(yes),
-	// Of a route back, which the host has: 1 is "exists", as opposed to "missing". nft 1.1.4 prints
-	// "check", as later versions do in a vmap.
+	// The host has a route back, so the value is 1 ("exists"). Some versions of nft from 2025
+	// call the result "check".
 	"fib oif": fixed(booleans, 1), "fib check": fixed(booleans, 1),
 
 	"meta l4proto": protocol, "meta nfproto": family, "meta protocol": etherType, "meta iif": inDevice, "meta iifname": inDevice,
