@@ -13,20 +13,25 @@ import (
 // host's rules for packets between pods of this node and of others. It does not
 // report that some of them are dropped, which is what network policies are for.
 func forwardAccepts(s Snapshot) Finding {
-	sources := ""
+	var sources []string
 	for _, n := range s.podNetworks() {
-		sources += fmt.Sprintf(" --add-source=%s", n)
+		sources = append(sources, firewallCmd("trusted", "--add-source="+n.String()))
 	}
 	fix := "Delete the rule, or move it to the end of its chain, or accept the pod network before it: flanneld does not " +
-		"insert its rules before those of others, and a rule in another table cannot prevent the drop. With firewalld: firewall-cmd " +
-		"--permanent --zone=trusted" + sources + " && firewall-cmd --reload. If the chain FORWARD has no " +
+		"insert its rules before those of others, and a rule in another table cannot prevent the drop. If the rule is firewalld's: " +
+		strings.Join(sources, " && ") + " (it accepts all packets from these addresses, also to this node's own ports). If the chain FORWARD has no " +
 		"jump to FLANNEL-FWD, leave --iptables-forward-rules on (the default), and see in flanneld status whether the part firewall has errors."
-	return s.evaluate(s.podFlows(), func(f flow, r ruleset.Result) Finding {
+	finding := s.evaluate(s.podFlows(), func(f flow, r ruleset.Result) Finding {
 		if r.Verdict != ruleset.Dropped {
 			return Finding{}
 		}
 		return fail(fix, "%s are dropped by %s", f.what, r.Rule)
 	})
+	// With a tunnel, only the paths say whether some peers are reached directly.
+	if n := s.node(); finding.Verdict == OK && n != nil && len(n.Devices) > 1 {
+		return firstReason(s.Linux.Paths.missing(), finding)
+	}
+	return finding
 }
 
 // tunnelAccepted is the check FL204: it evaluates the host's rules for the packets
@@ -73,7 +78,7 @@ func (s Snapshot) evaluate(flows []flow, judge func(flow, ruleset.Result) Findin
 		if result.Verdict == ruleset.Undecided && undecided.Verdict == "" {
 			undecided = undecidable("%s may be dropped by %s, which cannot be evaluated: %s", f.what, result.Rule, result.Reason)
 		}
-		whats = appendOnce(whats, f.what)
+		whats = append(whats, f.what)
 	}
 	return firstReason(warning, undecided, ok("no rule drops %s", strings.Join(whats, ", ")))
 }
@@ -177,8 +182,12 @@ func (s Snapshot) podFlows() (flows []flow) {
 			for _, tunnel := range s.podDevices(n.Subnet.Addr().Is6()) {
 				to := ruleset.Packet{Path: ruleset.Forwarded, Src: n.Network, Dst: n.Subnet, In: tunnel, Out: bridge}
 				from := ruleset.Packet{Path: ruleset.Forwarded, Src: n.Subnet, Dst: n.Network, In: bridge, Out: tunnel}
-				flows = append(flows, flow{what: fmt.Sprintf("packets to pods of this node in %s", n.Subnet), packet: to},
-					flow{what: fmt.Sprintf("packets from pods of this node in %s", n.Subnet), packet: from})
+				in, out := "", ""
+				if tunnel != ruleset.AnyDevice {
+					in, out = " that arrive on "+tunnel, " that leave through "+tunnel
+				}
+				flows = append(flows, flow{what: fmt.Sprintf("packets to pods of this node in %s%s", n.Subnet, in), packet: to},
+					flow{what: fmt.Sprintf("packets from pods of this node in %s%s", n.Subnet, out), packet: from})
 			}
 		}
 	}
@@ -186,8 +195,8 @@ func (s Snapshot) podFlows() (flows []flow) {
 }
 
 // podDevices returns the devices that lead to the pods of other nodes: the tunnel
-// of the family, or the underlay if there is none; and with DirectRouting, if a tested
-// peer is reached without the tunnel, both.
+// of the family, or the underlay if there is none. With DirectRouting, the device of each
+// tested peer that is reached directly is added.
 func (s Snapshot) podDevices(ipv6 bool) (names []string) {
 	n := s.node()
 	if n == nil {

@@ -113,10 +113,18 @@ func TestFirewallsForDirectRouting(t *testing.T) {
 		s.Linux.NFTables = Known(nft)
 	}
 	fromTunnel := strings.ReplaceAll(fromBridge, "cni0", "flannel.1")
+	unread := func(s *Snapshot) { s.Linux.Paths = Unknown[[]Path]("unread") }
 	checkAll(t, healthy, []testCase{
-		{"FL203", Fail, "packets to pods of this node", func(s *Snapshot) { direct(s, nftBase("forward", "drop", fromBridge, fromTunnel)) }},
+		{"FL203", Fail, "eth0", func(s *Snapshot) { direct(s, nftBase("forward", "drop", fromBridge, fromTunnel)) }},
 		{"FL203", OK, "", func(s *Snapshot) { direct(s, nftBase("forward", "drop", fromBridge, toBridge)) }},
 		{"FL203", OK, "", func(s *Snapshot) { s.Linux.NFTables = Known(nftBase("forward", "drop", fromBridge, fromTunnel)) }},
+		{"FL203", Undecided, "unread", unread},
+		{"FL203", Fail, "flannel.1", func(s *Snapshot) { unread(s); s.rules(":FORWARD DROP [0:0]") }},
+		{"FL203", OK, "eth0", func(s *Snapshot) { // host-gw, without a tunnel
+			unread(s)
+			n := reportOf(s).Node
+			n.Backend, n.Devices = "host-gw", n.Devices[:1]
+		}},
 	})
 }
 

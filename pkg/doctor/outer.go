@@ -24,11 +24,11 @@ const (
 	protocolESP = 50
 )
 
-// namesOfProtocols has what IP protocols without ports are called: in messages, by firewall-cmd, and by iptables and nft; and the
-// command of ufw, which knows few protocols. A protocol that is not listed has its number everywhere, and no command of ufw.
+// namesOfProtocols has what IP protocols without ports are called: in messages, by firewall-cmd, by iptables and nft, and by ufw,
+// which knows few protocols. A protocol that is not listed has its number everywhere, and no command of ufw.
 var namesOfProtocols = map[int]struct{ message, firewallCmd, rule, ufw string }{
 	4:           {" (ipencap)", "ipencap", "4", ""},
-	protocolESP: {" (ESP)", "esp", "esp", "ufw allow proto esp from the nodes' network; "},
+	protocolESP: {" (ESP)", "esp", "esp", "esp"},
 }
 
 // UDP ports of IKE; the second one is also that of ESP in UDP.
@@ -52,26 +52,42 @@ func (o outer) String() string {
 	return fmt.Sprintf("packets to UDP port %d", o.port)
 }
 
-// accept is the fix for a rule that drops the packets on a device of the underlay.
-func (o outer) accept(device string) string {
-	const begin, from = "Delete the rule, or before it accept ", " from and to the other nodes "
+// accept is the fix for a rule that drops the packets on a device of the underlay. firewalld's zones are
+// about incoming packets only.
+func (o outer) accept(p ruleset.Packet) string {
+	word, chain, address, ufw := "from", "INPUT", "-s", "ufw allow "
+	if p.Path == ruleset.Outgoing {
+		word, chain, address, ufw = "to", "OUTPUT", "-d", "ufw allow out "
+	}
+	what, option := fmt.Sprintf("UDP port %d", o.port), fmt.Sprintf("--add-port=%d/udp", o.port)
+	commands := fmt.Sprintf("%s%d/udp; or a rule in %s", ufw, o.port, chain)
 	if o.protocol != protocolUDP {
 		names, number := namesOfProtocols[o.protocol], strconv.Itoa(o.protocol)
-		return fmt.Sprintf(begin+"IP protocol %s%s, which has no port,"+from+"(%s; "+
-			"%siptables -I INPUT -p %[5]s -s the nodes' network -j ACCEPT; with nft: ip protocol %[5]s accept).",
-			number, names.message, firewallCmd(device, "--add-protocol="+cmp.Or(names.firewallCmd, number)), names.ufw, cmp.Or(names.rule, number))
+		what, option = fmt.Sprintf("IP protocol %s%s, which has no port,", number, names.message), "--add-protocol="+cmp.Or(names.firewallCmd, number)
+		commands = fmt.Sprintf("iptables -I %s -p %s %s the nodes' network -j ACCEPT; with nft: ip protocol %[2]s accept", chain, cmp.Or(names.rule, number), address)
+		if names.ufw != "" {
+			commands = fmt.Sprintf("%sproto %s %s the nodes' network; %s", ufw, names.ufw, word, commands)
+		}
 	}
-	return fmt.Sprintf(begin+"UDP port %[1]d"+from+"(%s; ufw allow %[1]d/udp; or a rule in INPUT).", o.port,
-		firewallCmd(device, fmt.Sprintf("--add-port=%d/udp", o.port)))
+	if p.Path == ruleset.Incoming {
+		commands = fmt.Sprintf("with firewalld, from everybody in the zone: %s; %s", firewallCmd(zoneOf(p.In), option), commands)
+	}
+	return fmt.Sprintf("Delete the rule, or before it accept %s %s the other nodes (%s).", what, word, commands)
 }
 
-// firewallCmd returns the command that adds to the firewalld zone of a device. Of a device without a zone,
-// --get-zone-of-interface prints nothing, and --zone= is the default zone, which such a device has.
-func firewallCmd(device, option string) string {
+// zoneOf returns the firewalld zone of a device, for a shell. Of a device without a zone, --get-zone-of-interface
+// prints nothing, and --zone= is the default zone, which such a device has.
+func zoneOf(device string) string {
 	if device == ruleset.AnyDevice {
-		device = "INTERFACE"
+		return "ZONE"
 	}
-	return fmt.Sprintf(`firewall-cmd --permanent --zone="$(firewall-cmd --get-zone-of-interface=%s)" %s && firewall-cmd --reload`, device, option)
+	return fmt.Sprintf(`"$(firewall-cmd --get-zone-of-interface=%s)"`, device)
+}
+
+// firewallCmd returns the command that adds to a firewalld zone, at once and permanently. It does not
+// reload, because that discards what others have added at run time.
+func firewallCmd(zone, option string) string {
+	return fmt.Sprintf("firewall-cmd --zone=%[1]s %[2]s && firewall-cmd --permanent --zone=%[1]s %[2]s", zone, option)
 }
 
 // outers returns the packets that flanneld's tunnels send and receive.
@@ -171,8 +187,8 @@ func (s Snapshot) tunnelFlows() (flows []flow) {
 		}
 		in := ruleset.Packet{Path: ruleset.Incoming, Src: anyAddress(o.ipv6), Dst: own, Protocol: o.protocol, DstPort: o.port, In: device}
 		out := ruleset.Packet{Path: ruleset.Outgoing, Src: own, Dst: anyAddress(o.ipv6), Protocol: o.protocol, DstPort: o.port, Out: device}
-		flows = append(flows, flow{what: fmt.Sprintf("incoming %s (%s)", o, familyName(o.ipv6)), packet: in, others: others, fix: o.accept(device)},
-			flow{what: fmt.Sprintf("outgoing %s (%s)", o, familyName(o.ipv6)), packet: out, others: others, fix: o.accept(device)})
+		flows = append(flows, flow{what: fmt.Sprintf("incoming %s (%s)", o, familyName(o.ipv6)), packet: in, others: others, fix: o.accept(in)},
+			flow{what: fmt.Sprintf("outgoing %s (%s)", o, familyName(o.ipv6)), packet: out, others: others, fix: o.accept(out)})
 	}
 	return flows
 }

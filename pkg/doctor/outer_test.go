@@ -19,23 +19,29 @@ import (
 func TestFirewallFixes(t *testing.T) {
 	ipip := healthy()
 	ipip.tunnel("flannel.ipip", "ipip")
+	unnamed := healthy() // nothing names the device of the underlay
+	unnamed.Daemon = Known(Answer{Problem: "gone"})
+	unnamed.changeDevice("flannel.1", func(d *Device) { d.Parent = 0 })
 	for _, c := range []struct {
 		s        Snapshot
 		drop     string
 		fix, not string // the first one: what it has, separated by semicolons
 	}{
-		{healthy(), "-p udp", `--zone="$(firewall-cmd --get-zone-of-interface=eth0)" --add-port=8472/udp && firewall-cmd --reload`, "--add-protocol"},
-		{ipip, "-p 4", "--add-protocol=ipencap && firewall-cmd --reload; iptables -I INPUT -p 4 ;ip protocol 4 accept", "udp"},
-		{encrypted(), "-p esp", "50 (ESP);--add-protocol=esp && firewall-cmd --reload; ufw allow proto esp ;iptables -I INPUT -p esp ;ip protocol esp accept", "udp"},
-		{encrypted(), "-p udp --dport 500", "--add-port=500/udp", "--add-protocol"},
+		{healthy(), "INPUT -p udp", `: firewall-cmd --zone="$(firewall-cmd --get-zone-of-interface=eth0)" --add-port=8472/udp && ` +
+			`firewall-cmd --permanent --zone="$(firewall-cmd --get-zone-of-interface=eth0)" --add-port=8472/udp; ufw allow 8472/udp`, "--add-protocol"},
+		{healthy(), "OUTPUT -p udp", "to the other nodes (ufw allow out 8472/udp; or a rule in OUTPUT", "firewall-cmd"},
+		{unnamed, "INPUT -p udp", ": firewall-cmd --zone=ZONE --add-port=8472/udp && firewall-cmd --permanent --zone=ZONE --add-port=8472/udp", "$("},
+		{ipip, "INPUT -p 4", "--add-protocol=ipencap; iptables -I INPUT -p 4 -s ;ip protocol 4 accept", "udp"},
+		{ipip, "OUTPUT -p 4", "to the other nodes (iptables -I OUTPUT -p 4 -d ;ip protocol 4 accept", "firewall-cmd"},
+		{encrypted(), "INPUT -p esp", "50 (ESP);--add-protocol=esp; ufw allow proto esp from ;iptables -I INPUT -p esp ;ip protocol esp accept", "udp"},
+		{encrypted(), "OUTPUT -p esp", "50 (ESP);(ufw allow out proto esp to ;iptables -I OUTPUT -p esp -d ;ip protocol esp accept", "firewall-cmd"},
+		{encrypted(), "INPUT -p udp --dport 500", "--add-port=500/udp", "--add-protocol"},
 	} {
-		for _, chain := range []string{"INPUT", "OUTPUT"} {
-			s := c.s
-			s.rules(":INPUT ACCEPT [0:0]", ":OUTPUT ACCEPT [0:0]", "-A "+chain+" "+c.drop+" -j DROP")
-			r := find(t, Examine(s), "FL204")
-			if r.Verdict != Fail || !logtest.Names(r.Fix, strings.Split(c.fix, ";")...) || logtest.Names(r.Fix, c.not) {
-				t.Errorf("%s %s: %s, the fix is %q, want %q and not %q", chain, c.drop, r.Verdict, r.Fix, c.fix, c.not)
-			}
+		s := c.s
+		s.rules(":INPUT ACCEPT [0:0]", ":OUTPUT ACCEPT [0:0]", "-A "+c.drop+" -j DROP")
+		r := find(t, Examine(s), "FL204")
+		if r.Verdict != Fail || !logtest.Names(r.Fix, strings.Split(c.fix, ";")...) || logtest.Names(r.Fix, c.not) {
+			t.Errorf("%s: %s, the fix is %q, want %q and not %q", c.drop, r.Verdict, r.Fix, c.fix, c.not)
 		}
 	}
 
@@ -43,7 +49,9 @@ func TestFirewallFixes(t *testing.T) {
 	s := healthy()
 	s.rules(":FORWARD DROP [0:0]")
 	reportOf(&s).Node.Networks = append(reportOf(&s).Node.Networks, status.Network{Network: pfx("fd05::/48")})
-	if r := find(t, Examine(s), "FL203"); !logtest.Names(r.Fix, "--permanent --zone=trusted --add-source=10.5.0.0/16 --add-source=fd05::/48 && firewall-cmd --reload") {
+	if r := find(t, Examine(s), "FL203"); !logtest.Names(r.Fix,
+		": firewall-cmd --zone=trusted --add-source=10.5.0.0/16 && firewall-cmd --permanent --zone=trusted --add-source=10.5.0.0/16 && "+
+			"firewall-cmd --zone=trusted --add-source=fd05::/48 && firewall-cmd --permanent --zone=trusted --add-source=fd05::/48") {
 		t.Errorf("the fix is %q", r.Fix)
 	}
 }
