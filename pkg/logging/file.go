@@ -2,7 +2,6 @@ package logging
 
 import (
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -15,23 +14,19 @@ import (
 // replaces an older one. So both together take at most twice as much.
 const maxFile = 10 << 20
 
-// logFile is the file of --log-file, or of OpenFile. If the program crashes, the runtime
-// writes the stack traces into it, too.
+// logFile is the file of --log-file, or another one that OpenFile has opened.
 type logFile struct {
-	path string
+	path    string
+	crashes bool // see writeCrashes
 
 	mu          sync.Mutex // protects the following fields
 	file        *os.File
 	size, limit int64 // bytes; a write beyond limit rotates the file
 }
 
-// OpenFile opens a file for the output of a program that goes on for long. The file is
-// rotated as that of --log-file is, and may be written concurrently. A program opens only one,
-// and none beside --log-file, because stack traces go to the last.
-func OpenFile(path string) (io.WriteCloser, error) { return openLogFile(path) }
-
-// openLogFile opens the file at path for appending. It creates a missing directory.
-func openLogFile(path string) (*logFile, error) {
+// OpenFile opens the file at path for appending. It creates a missing directory. The file is
+// rotated, and may be written concurrently.
+func OpenFile(path string) (*logFile, error) {
 	if err := file.MkdirAll(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
@@ -39,8 +34,14 @@ func openLogFile(path string) (*logFile, error) {
 	return l, l.open()
 }
 
-// open opens the file, which may have content of an earlier run, and gives it to the
-// runtime for stack traces.
+// writeCrashes has the runtime write the stack traces into the file, too, if the program
+// crashes. A program has at most one such file.
+func (l *logFile) writeCrashes() error {
+	l.crashes = true
+	return debug.SetCrashOutput(l.file, debug.CrashOptions{})
+}
+
+// open opens the file, which may have content of an earlier run.
 func (l *logFile) open() error {
 	f, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
 	if err != nil {
@@ -51,7 +52,10 @@ func (l *logFile) open() error {
 		return errors.Join(err, f.Close())
 	}
 	l.file, l.size = f, info.Size()
-	return debug.SetCrashOutput(f, debug.CrashOptions{})
+	if l.crashes {
+		return l.writeCrashes()
+	}
+	return nil
 }
 
 // Write implements io.Writer; slog calls it with one line.
@@ -95,6 +99,8 @@ func (l *logFile) Close() error {
 
 // close is Close with mu held.
 func (l *logFile) close() error {
-	_ = debug.SetCrashOutput(nil, debug.CrashOptions{}) // closes the runtime's duplicate of the file
+	if l.crashes {
+		_ = debug.SetCrashOutput(nil, debug.CrashOptions{}) // closes the runtime's duplicate of the file
+	}
 	return l.file.Close()
 }

@@ -49,7 +49,7 @@ func TestLogFile(t *testing.T) {
 	}
 	open := func(limit int64) *logFile {
 		t.Helper()
-		l, err := openLogFile(path)
+		l, err := OpenFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}

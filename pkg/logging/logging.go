@@ -34,7 +34,10 @@ type Options struct {
 func New(o Options) (log *slog.Logger, close func() error, err error) {
 	w, close := o.Stderr, func() error { return nil }
 	if o.File != "" {
-		f, err := openLogFile(o.File)
+		f, err := OpenFile(o.File)
+		if err == nil {
+			err = f.writeCrashes()
+		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("--log-file: %w", err)
 		}

@@ -25,14 +25,14 @@ type NodeStatus struct {
 
 	OS        string         `json:"os,omitempty"` // linux, windows
 	Backend   string         `json:"backend,omitempty"`
-	Endpoints []NodeEndpoint `json:"endpoints,omitempty"` // one for each address family
+	Endpoints []nodeEndpoint `json:"endpoints,omitempty"` // one for each address family
 
 	Daemon  string `json:"daemon,omitempty"`  // what runs on it, or did: flanneld, flannel; absent: not known
 	Version string `json:"version,omitempty"` // of flanneld; absent: not known, or flannel
 }
 
-// NodeEndpoint is one address family of a Node's lease. Without a lease it has at most the subnet.
-type NodeEndpoint struct {
+// nodeEndpoint is one address family of a Node's lease. Without a lease it has at most the subnet.
+type nodeEndpoint struct {
 	Subnet   netip.Prefix    `json:"subnet"`
 	PublicIP netip.Addr      `json:"publicIP,omitzero"`
 	Data     json.RawMessage `json:"backendData,omitempty"` // what the backend needs to reach the Node, as published
@@ -123,14 +123,14 @@ func nodeStatus(n *corev1.Node, prefix string) NodeStatus {
 		v4, v6, _ := subnetsOf(node.CIDRs) // if they are invalid, Reason says so
 		for _, p := range []netip.Prefix{v4, v6} {
 			if p.IsValid() {
-				s.Endpoints = append(s.Endpoints, NodeEndpoint{Subnet: p})
+				s.Endpoints = append(s.Endpoints, nodeEndpoint{Subnet: p})
 			}
 		}
 		return s
 	}
 	s.Backend = lease.Backend
 	for _, e := range lease.Endpoints() {
-		s.Endpoints = append(s.Endpoints, NodeEndpoint(e))
+		s.Endpoints = append(s.Endpoints, nodeEndpoint(e))
 	}
 	s.setState(condition, conditionOf(n, corev1.NodeReady))
 	return s
