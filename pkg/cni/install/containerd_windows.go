@@ -54,9 +54,9 @@ func programFiles() string {
 	return `C:\Program Files`
 }
 
-// unquoted matches the path of containerd at the start of a command line without quotes. It may
+// unquoted matches the path of the program at the start of a command line without quotes. It may
 // have spaces (C:\Program Files\…): Windows finds the program nevertheless.
-var unquoted = regexp.MustCompile(`(?i)^[^"]*?\\containerd\.exe\b`)
+var unquoted = regexp.MustCompile(`(?i)^([^"]*?\.exe)(\s|$)`)
 
 // serviceArgs returns the program of the service and its arguments.
 func serviceArgs(path string) ([]string, error) {
@@ -73,7 +73,7 @@ func serviceArgs(path string) ([]string, error) {
 	}
 	var args []string
 	if err == nil {
-		args, err = windows.DecomposeCommandLine(unquoted.ReplaceAllString(text, `"$0"`))
+		args, err = windows.DecomposeCommandLine(unquoted.ReplaceAllString(text, `"$1"$2`))
 	}
 	if err == nil && len(args) == 0 {
 		err = errors.New("its command line is empty")

@@ -48,6 +48,7 @@ func TestFind(t *testing.T) {
 		"without quotes":             {registry.SZ, `C:\Program Files\containerd\containerd.exe --run-service --config ` + config, `C:\k\bin`, nil},
 		"without arguments either":   {registry.EXPAND_SZ, `%ProgramFiles%\containerd\ContainerD.exe`, filepath.Join(programFiles(), "containerd", "cni", "bin"), nil},
 		"something else":             {registry.SZ, `C:\k\nssm.exe`, "", ErrNoContainerd},
+		"a wrapper":                  {registry.SZ, `C:\a wrapper\nssm.exe C:\containerd\containerd.exe --run-service`, "", ErrNoContainerd},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := findService(service(t, c.kind, c.line))
