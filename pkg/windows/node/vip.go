@@ -67,9 +67,10 @@ func ReserveVIP(ctx context.Context, k VIPKeeper, subnetFile string, proxy KubeP
 	err = retry(ctx, 500*time.Millisecond, nil, waiting, func() (err error) { // nil: no notifications. The interval is a choice
 		if vip, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, errVIPNotNeeded) {
 			notNeeded, err = err, nil
-		} else if errors.Is(err, errHostAddress) { // likewise: the daemon says so in its log, and tries again
-			notNeeded, err = fmt.Errorf("%w; %w", errVIPNotNeeded, err), nil
-		} else if errors.Is(err, errFormerEndpoint) { // kube-proxy need not wait: the daemon tries again
+		} else if errors.Is(err, errHostAddress) { // likewise; kube-proxy need not wait: the daemon tries again
+			k.Log.Warn("could not reserve all addresses of the host's endpoint", "error", err)
+			notNeeded, err = errVIPNotNeeded, nil
+		} else if errors.Is(err, errFormerEndpoint) { // likewise
 			k.Log.Warn("could not remove all of a former source VIP", "error", err)
 			err = nil
 		}
@@ -81,7 +82,7 @@ func ReserveVIP(ctx context.Context, k VIPKeeper, subnetFile string, proxy KubeP
 	}
 	text = fmt.Sprintf("%s of %s is kube-proxy's source VIP on %s; published in %s", vip.Addr, vip.Subnet, vip.Network, k.File)
 	if !result.Needed {
-		text = fmt.Sprintf("%s: %v", vip.Network, notNeeded)
+		text = fmt.Sprintf("%v such as %s", notNeeded, vip.Network)
 	}
 	version, err := k.Client.Version(ctx)
 	if err != nil {
@@ -145,7 +146,7 @@ func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) 
 		Work: func(ctx context.Context) (time.Duration, error) { return 0, restoreVIP(ctx, k, subnetFile) },
 		Tell: func(err error) {
 			if err != nil { // nil: restored after a failure
-				log.Warn("could not restore kube-proxy's source VIP, will retry", "reason", err)
+				log.Warn("could not reserve this node's addresses, will retry", "reason", err)
 			}
 		},
 	}
