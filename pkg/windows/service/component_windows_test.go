@@ -1,6 +1,7 @@
 package service
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -132,6 +133,23 @@ func TestProcessOfOthers(t *testing.T) {
 		}
 		if runs, err := c.Running(testedName); runs || err != nil {
 			t.Errorf("a process of others with the rights %#x runs: %t, %v", rights, runs, err)
+		}
+		if err := c.Stop(t.Context(), testedName); err != nil {
+			t.Errorf("stop, with the rights %#x to a process of others: %v", rights, err)
+		}
+		if _, ended := p.wait(0); ended {
+			t.Errorf("a process of others with the rights %#x was stopped", rights)
+		}
+		if rights != toLook {
+			continue
+		}
+		own := former
+		own.Started = p.Started
+		if err := c.write(testedName, own); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Stop(t.Context(), testedName); !errors.Is(err, windows.ERROR_ACCESS_DENIED) {
+			t.Errorf("stop a process that may only be looked at: %v", err)
 		}
 	}
 	if err := c.write(testedName, former); err != nil {
