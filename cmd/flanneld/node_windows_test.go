@@ -59,6 +59,26 @@ func TestNodeSettings(t *testing.T) {
 		t.Fatalf("the first run: %+v, %v", first, err)
 	}
 	first.Services = true
+	former := first
+	former.NodeName = "cut" // as before the default was changed
+	if err := former.keep(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{nil, {"--management-ip=192.0.2.1"}} {
+		if same, err := settle(args...); err != nil || same.NodeName != "cut" {
+			t.Errorf("another run with %q: %+v, %v", args, same, err)
+		}
+		if other, err := settle(append(args, "--node-name=other")...); err != nil || other.NodeName != "other" {
+			t.Errorf("another run with %q and a name: %+v, %v", args, other, err)
+		}
+	}
+	former.NodeName = "given"
+	if err := former.keep(dir); err != nil {
+		t.Fatal(err)
+	}
+	if fresh, err := settle("--management-ip=192.0.2.1"); err != nil || fresh.NodeName != strings.ToLower(host) {
+		t.Errorf("with an address: %+v, %v", fresh, err)
+	}
 	if err := first.keep(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -171,10 +191,19 @@ func TestNodeRetryAsServices(t *testing.T) {
 			t.Errorf("%s: %+v, %v", path, info, err)
 		}
 	}
+	text, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := time.Parse(time.DateTime, string(text[:min(len(text), len(time.DateTime))])); err != nil {
+		t.Errorf("the log does not begin with the date: %v", err)
+	}
 }
 
-// TestNodeStopService stops the service of flanneld, which flanneld service install has created.
+// TestNodeStopService stops the service of flanneld, which flanneld service install has created. A service of another tool
+// runs on, and node start --services interrupts neither.
 func TestNodeStopService(t *testing.T) {
+	machine(t)
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +219,23 @@ func TestNodeStopService(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually.True(t, "the service works", exists(copied))
-	dir := t.TempDir()
+	dir, process := t.TempDir(), serviceStatus(t).ProcessId
+	runsOn := func(step string, want int, args ...string) {
+		t.Helper()
+		code, out, problems := flanneldSays(t.Context(), append([]string{"node"}, append(args, "--base-dir="+dir)...)...)
+		if status := serviceStatus(t); code != want || status.State != svc.Running || status.ProcessId != process {
+			t.Errorf("%s: %q ends with %d; the process %d became %+v\n%s%s", step, args, code, process, status, out, problems)
+		}
+	}
+	runsOn("files are missing", exitError, "start", "--services", "--management-ip=192.0.2.1")
+	other := service.Config{Command: append([]string{program}, args...)}
+	if err := service.Control(t.Context(), "install", other, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	runsOn("a service of another tool", exitOK, "stop")
+	if err := service.Control(t.Context(), "install", service.Config{Command: config.Command}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
 	for range 2 {
 		if code, out, problems := flanneldSays(t.Context(), "node", "stop", "--base-dir="+dir); code != exitOK {
 			t.Errorf("node stop ends with %d and says %s%s", code, out, problems)

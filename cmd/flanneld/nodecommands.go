@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"strings"
 	"time"
@@ -23,6 +24,9 @@ that --base-dir must have.
 --network-mode and --cluster-cidr are used only if the file --net-conf does not exist. Without --management-ip, the
 flags that are not given have the values of the last run, which are in flannel-node.json in --base-dir.`
 
+const aboutNodeStop = `Stops what node start started, in reverse order, and the service flanneld, also one that flanneld service install
+created. The network stays in place, and a kubelet or kube-proxy that others installed as a service runs on.`
+
 const aboutNodeReset = `Removes what node start created, the network included: the host has no address for half a minute, and pods of this
 node lose their network, so drain it first. Programs, logs, the kubeconfig, the network configuration, a kubelet
 that others installed, and networks of others stay.`
@@ -36,7 +40,7 @@ func nodeCommands() []command {
 	return []command{
 		{name: "start", flags: startNode, about: aboutNodeStart, windows: true, help: "make this machine a node, or start its components again",
 			example: `  flanneld node start --management-ip=192.168.1.10 --network-mode=overlay --interface-name="Ethernet 2"`},
-		{name: "stop", flags: stopNode, windows: true, help: "stop what node start started, and leave the network in place"},
+		{name: "stop", flags: stopNode, about: aboutNodeStop, windows: true, help: "stop what node start started, and leave the network in place"},
 		{name: "reset", flags: resetNode, about: aboutNodeReset, windows: true, help: "remove what node start created, and its network"},
 		{name: "kube-proxy", flags: proxyNode, about: aboutNodeProxy, windows: true, help: "run kube-proxy with the flags for this node's network",
 			exits: map[int]string{exitError: "flanneld is not ready in time, or an error; else the status of kube-proxy"}},
@@ -140,30 +144,41 @@ func fullPath(path string) (string, error) {
 // stopNode is the command node stop.
 func stopNode(c *call) func(context.Context) int {
 	baseDir := c.baseDirFlag()
-	return c.nodeTask("stop", baseDir, func(ctx context.Context) error { return c.stopComponents(ctx, *baseDir) })
+	return c.nodeTask("stop", baseDir, func(ctx context.Context) error {
+		if err := c.stopComponents(ctx, *baseDir); err != nil {
+			return err
+		}
+		return c.stopDaemonService(ctx)
+	})
 }
 
 // stopComponents stops what startNode started, in reverse order. A node start that
 // retries would start them again, and is stopped first. The service of flanneld, which
-// Components did not create, is stopped whoever created it.
+// Components did not create, runs on.
 func (c *call) stopComponents(ctx context.Context, baseDir string) error {
 	components := c.components(baseDir, nodeSettings{}) // without the settings: only a start needs LogDir
 	for _, name := range []string{boot, kubeProxy, service.Name, kubelet} {
 		if err := components.Stop(ctx, name); err != nil {
 			return err
 		}
-		if name != service.Name {
-			continue
-		}
-		if runs, err := components.Running(name); err != nil {
-			return err
-		} else if runs { // as a service, since the process has ended
-			if err := c.flanneld(ctx, nil, "service", "stop"); err != nil {
-				return err
-			}
-		}
 	}
 	return nil
+}
+
+// stopDaemonService stops the service flanneld, if there is one that flanneld service install created. Another one,
+// such as nssm's, is left as it is.
+func (c *call) stopDaemonService(ctx context.Context) error {
+	command, _, err := service.Settings()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case len(service.Arguments(command)) == len(command): // it does not end with "service run"
+		c.say("the service " + service.Name + " is left as it is: flanneld service install did not create it")
+		return nil
+	}
+	return c.flanneld(ctx, nil, "service", "stop")
 }
 
 // flagMistake is an error of the flags, of which nothing was kept or started.

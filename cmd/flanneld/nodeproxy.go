@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,6 +45,8 @@ func (r *proxyRun) flags(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 	}
+	// Of the warnings, only those of the first call are logged: the daemon logs them, too.
+	defer func() { r.keeper.Log = slog.New(slog.DiscardHandler) }()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	proxy := node.KubeProxy{Minor: r.minor, Gates: strings.FieldsFunc(r.gates, func(c rune) bool { return c == ',' })}

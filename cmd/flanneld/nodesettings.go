@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -58,7 +59,7 @@ func (s *nodeSettings) declare(set *pflag.FlagSet) {
 	set.StringVar(&s.KubeletFeatureGates, "kubelet-feature-gates", "", "feature `gates` of kubelet")
 	set.StringVar(&s.KubeProxyFeatureGates, "kube-proxy-feature-gates", "", "feature `gates` of kube-proxy")
 	set.StringVar(&s.KubeConfig, "kube-config", "", "kubeconfig `file` of kubelet, kube-proxy and flanneld; default: config in --base-dir")
-	set.StringVar(&s.NodeName, "node-name", "", "`name` of the Node; default: the host name, in lower case, as of kubelet")
+	set.StringVar(&s.NodeName, "node-name", "", "`name` of the Node; default: the host name, in lower case, as kubelet names it")
 	set.StringVar(&s.NetConf, "net-conf", `C:\etc\kube-flannel\net-conf.json`, "`file` of the network configuration")
 	set.StringVar(&s.CNIBinDir, "cni-bin-dir", "", "`directory` of the CNI plugins; default: where containerd looks, see cni-dirs")
 	set.StringVar(&s.CNIConfDir, "cni-conf-dir", "", "`directory` of the CNI configuration; default: where containerd looks, see cni-dirs")
@@ -88,16 +89,21 @@ func lastSettings(baseDir string) (last map[string]json.RawMessage, err error) {
 // complete sets the fields whose flags are not given in set: to the values of the last
 // run if the management IP is not given, else it leaves the defaults. It makes all
 // paths absolute. Services is always that of the last run. The error is a flagMistake
-// if the user can mend it.
+// if the user can mend it. A Node that has the former default of its name, COMPUTERNAME, keeps it
+// unless another one is given: with another name, kubelet would register a second Node.
 func (s *nodeSettings) complete(set *pflag.FlagSet, baseDir string) error {
 	last, err := lastSettings(baseDir)
 	if err != nil {
 		return err
 	}
 	fresh := s.ManagementIP != "" // with the flag, a run does not continue the last one
+	computerName := strconv.Quote(strings.ToLower(os.Getenv("COMPUTERNAME")))
 	// What remains are the values of the last run that s takes over.
-	maps.DeleteFunc(last, func(key string, _ json.RawMessage) bool {
-		return key != "Services" && (fresh || given(set, key))
+	maps.DeleteFunc(last, func(key string, value json.RawMessage) bool {
+		if key == "Services" {
+			return false
+		}
+		return given(set, key) || fresh && (key != "NodeName" || string(value) != computerName)
 	})
 	if err := s.take(last); err != nil {
 		return fmt.Errorf("read the settings of the last run: %w", err)
@@ -109,7 +115,7 @@ func (s *nodeSettings) complete(set *pflag.FlagSet, baseDir string) error {
 	if s.KubeConfig == "" {
 		s.KubeConfig = filepath.Join(baseDir, "config")
 	}
-	if s.NodeName == "" { // COMPUTERNAME would be cut after 15 characters
+	if s.NodeName == "" { // COMPUTERNAME is cut after 15 characters
 		host, err := os.Hostname()
 		if err != nil {
 			return err

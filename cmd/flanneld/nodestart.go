@@ -76,6 +76,8 @@ func (c *call) untilStarted(ctx context.Context, baseDir string, once func(conte
 	}
 	defer log.Close() //nolint:errcheck // every line is written already
 	c.stdout, c.stderr = log, log
+	// The file has the runs of several boots, and say prints no date.
+	fmt.Fprintf(log, "%s  node start --retry\n", time.Now().Format(time.DateTime)) //nolint:errcheck // as for say
 	if err := c.components(baseDir, last).Record(boot); err != nil {
 		return err
 	}
