@@ -50,7 +50,8 @@ func (d *Daemon) cluster(p *pass, set subnet.Set, seen markTimes) rollout.Cluste
 		if peer := &c.Peers[i]; retained[peer.Name] {
 			peer.Mark = rollout.Mark{}
 		} else {
-			peer.Seen = seen[peer.Name] // zero: its mark does not count
+			at := seen[peer.Name] // zero: its mark does not count
+			peer.Seen, peer.Missed = at.seen, at.missed
 		}
 	}
 	return c
@@ -63,7 +64,7 @@ func (d *Daemon) cluster(p *pass, set subnet.Set, seen markTimes) rollout.Cluste
 // setOffered drops the participants with the offered one, and another one in force comes
 // with another plan (build).
 type participants struct {
-	peers  []rollout.Peer  // with the marks of their leases, and without Seen
+	peers  []rollout.Peer  // with the marks of their leases, and without Seen and Missed
 	plan   *plan.Plan      // the one in force, which changes with the underlay and this node's lease
 	addrs  []netip.Addr    // of this node: a peer that has one of them is rejected
 	leases []*subnet.Lease // of all peers; one that is unchanged keeps its pointer

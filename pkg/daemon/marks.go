@@ -100,11 +100,15 @@ func withMark(l subnet.Lease, mark rollout.Mark) subnet.Lease {
 
 // markTimes has when this node saw the marks of its peers change to what they are, by
 // the names of the leases: rollout.Peer.Seen, by which a rollout tells how recent a mark
-// is. The inbox has one, and guards it by its lock. Some marks have no entry, and do not
-// count: one that was there when the peer was first seen, and a result (proven, kept,
-// reverted) of a peer that was not seen to take part before. What a dead node or a
-// stranger has left is no result.
-type markTimes map[string]time.Time
+// is. The inbox has one, and guards it by its lock. A mark that was there when the peer was
+// first seen has no entry, and does not count: a dead node or a stranger may have left it.
+type markTimes map[string]markTime
+
+// markTime is when a mark was seen to appear. missed: see rollout.Peer.Missed.
+type markTime struct {
+	seen   time.Time
+	missed bool
+}
 
 // observe records a change of a peer's lease.
 func (m markTimes) observe(c reconcile.Change[subnet.Lease], now time.Time) {
@@ -121,11 +125,10 @@ func (m markTimes) observe(c reconcile.Change[subnet.Lease], now time.Time) {
 	if mark.ID == before.ID && mark.Phase == before.Phase {
 		return // if the peer is new, there is no mark
 	}
-	_, tookPart := m[name]
-	switch {
-	case mark.Phase == rollout.NoPhase, c.Old == nil, mark.Phase > rollout.OnTrial && (before.ID != mark.ID || !tookPart):
+	if mark.Phase == rollout.NoPhase || c.Old == nil {
 		delete(m, name)
-	default:
-		m[name] = now
+		return
 	}
+	_, counted := m[name] // the mark before
+	m[name] = markTime{now, mark.Phase > rollout.OnTrial && (before.ID != mark.ID || !counted)}
 }

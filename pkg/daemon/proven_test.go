@@ -13,6 +13,7 @@ import (
 
 	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -79,6 +80,42 @@ func TestStaleProof(t *testing.T) {
 			a.in.setConfig([]byte("two 10.5.0.0/16"))
 			a.run(adoptStagger - time.Second)
 			a.has("all that others say is old", "one", rollout.Waiting, true)
+		}
+	})
+}
+
+// A node that could not reach the store while the others proved a configuration follows them when it can, but not before
+// Hold is over, whether it had received the configuration before and refused it, or receives it now. If it sees the others
+// take part, it follows at once.
+func TestMissedProof(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const hold = adoptStagger / 4
+		for _, c := range []struct{ refused, seen bool }{{true, false}, {false, false}, {true, true}, {false, true}} {
+			a, when := newAdopting(t, 9), fmt.Sprintf("%+v", c)
+			a.Echo = func(context.Context, netip.Addr, netip.Addr) error { return nil }
+			a.run(time.Second)
+			before := rollout.Waiting
+			if c.refused {
+				before = rollout.Refused
+				a.in.setConfig([]byte("two 10.5.0.0/16"))
+				a.run(10 * adoptStagger)
+				a.has(when+", no mark has arrived", "one", rollout.Refused, true)
+			}
+			if c.seen {
+				a.proven(9, "two")
+			} else {
+				a.peers(9, "two", fmt.Sprintf(`{"VNI":1,"Adopted":%q}`, rollout.ID("two")))
+			}
+			if !c.refused {
+				a.in.setConfig([]byte("two 10.5.0.0/16"))
+			}
+			if !c.seen {
+				a.run(hold - time.Second)
+				a.has(when+", before", "one", before, true)
+				reconcile.Notify(a.in.changed) // run begins with a pass
+			}
+			a.run(2 * time.Second)
+			a.has(when, "two", rollout.Settled, false)
 		}
 	})
 }

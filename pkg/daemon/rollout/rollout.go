@@ -32,6 +32,10 @@
 // A Mark of a peer counts only if this node saw it appear while its present
 // configuration was in force, and after the last offer that was withdrawn or
 // replaced. The Mark of a node that died earlier proves nothing, and takes no turn.
+// A result of a peer that this node did not see to take part may be such a Mark, too,
+// after an outage of the store or its restoration from a backup. It may also be that
+// this node has missed the rollout, and is cut off until it follows. Therefore these
+// results count only together: see missedDue.
 //
 // A proof may be false. Therefore only a group that is growth times as large as
 // the number of nodes with a proof follows at a time, and each node of the group
@@ -123,10 +127,11 @@ type Peer struct {
 	Name string // comparable with Cluster.Self
 	Mark Mark
 	// Seen is when this node saw that the Mark changed to what it is. It is zero if
-	// the Mark was already there when this node first saw the peer, and if the Mark
-	// is a result (Proven, WithoutTest, Reverted) of a peer that this node has not
-	// seen to be Ready or OnTrial before.
+	// the Mark was already there when this node first saw the peer.
 	Seen time.Time
+	// Missed means that the Mark is a result (Proven, WithoutTest, Reverted), and that this
+	// node saw no Mark of the peer about the same configuration appear before; see missedDue.
+	Missed bool
 }
 
 // Cluster is the input of Step. All nodes must use the same names, because the
@@ -167,6 +172,7 @@ type Rollout struct {
 	followed   bool                 // it adopted the configuration because of a proof
 	elsewhere  bool                 // other nodes have proven the configuration
 	failed     bool                 // it followed a proof, and got no answer
+	missed     bool                 // missedDue is over, before a trial: results of Peer.Missed count
 	// unproven is set while another configuration is offered than the one that this node
 	// keeps as unproven: the rollout of that one, for Withdraw. nil: there is none.
 	unproven *Rollout

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -202,6 +203,90 @@ func TestStaleProof(t *testing.T) {
 	w.expect(t, "again, and broken now", 0, Refused)
 }
 
+// TestMissedResults: results of peers that this node did not see to take part count if more than half of all
+// nodes have them, and not before Hold is over for the offer and for the results.
+func TestMissedResults(t *testing.T) {
+	const hold = stagger / 4
+	for _, c := range []struct {
+		name                       string
+		proven, untested, reverted int           // of 9 peers
+		seen                       time.Duration // after the offer
+		follows                    time.Duration // zero: never
+	}{
+		{"one", 1, 0, 0, -time.Hour, 0},
+		{"half of ten nodes", 5, 0, 0, -time.Hour, 0},
+		{"more than half", 6, 0, 0, -time.Hour, hold},
+		{"more than half, after the offer", 6, 0, 0, hold / 2, hold / 2 * 3},
+		{"more than half, after all turns", 6, 0, 0, 10 * stagger, 10*stagger + hold},
+		{"some went back", 4, 0, 2, -time.Hour, hold},
+		{"more went back", 3, 0, 4, -time.Hour, 0},
+		{"untested", 0, 9, 0, -time.Hour, 0},
+		{"some are untested", 5, 4, 0, -time.Hour, 0},
+	} {
+		for _, answers := range []bool{true, false} {
+			name, r, start := fmt.Sprint(c.name, ", answers: ", answers), Rollout{Stagger: stagger}, time.Unix(1e9, 0)
+			marked := start.Add(c.seen)
+			in := Cluster{Self: "n", Answers: answers, Published: true, Peers: make([]Peer, 9)}
+			r.Offer("new", start)
+			var followed time.Duration
+			for now := start; ; {
+				if !now.Before(marked) {
+					phases := slices.Concat(slices.Repeat([]Phase{Proven}, c.proven), slices.Repeat([]Phase{WithoutTest}, c.untested),
+						slices.Repeat([]Phase{Reverted}, c.reverted))
+					for i, phase := range phases {
+						in.Peers[i] = Peer{Name: fmt.Sprint("peer", i), Mark: Mark{"new", phase, phase == Proven}, Seen: marked, Missed: true}
+					}
+				}
+				adopt, again := r.Step(in, now)
+				if adopt && r.followed {
+					followed = now.Sub(start)
+					break
+				}
+				if r.State() == Unproven {
+					t.Errorf("%s: kept without a proof", name)
+				}
+				next := now.Add(again)
+				if now.Before(marked) && (again == 0 || next.After(marked)) {
+					next = marked
+				}
+				if next.Equal(now) { // Step waits for nothing
+					break
+				}
+				now = next
+			}
+			if late := followed - c.follows; late < 0 || late > 9*perNode {
+				t.Errorf("%s: follows after %v, want %v (0: never)", name, followed, c.follows)
+			}
+		}
+	}
+}
+
+// TestRestoredStore: the results in a store that was restored from a backup prove nothing, although those of all nodes are
+// about a configuration that is offered at the same time.
+func TestRestoredStore(t *testing.T) {
+	w := newWorld(10)
+	for _, id := range []string{"former", "present"} {
+		w.offer(id)
+		w.run(stagger)
+		w.expect(t, id, 10, Settled)
+		w.adopted = make([]bool, 10)
+	}
+	w.reach = func(a, b int) bool { return false }
+	for i := range w.nodes {
+		w.put(i, Mark{"former", Proven, true})
+	}
+	w.blocked = w.now.Add(stagger / 8)
+	w.log, w.most = nil, 0
+	w.offer("former")
+	if w.run(stagger / 4); len(w.log) != 0 {
+		t.Errorf("adopted before the hold is over\n%v", w.log)
+	}
+	if w.run(10 * stagger); w.most > perTurn {
+		t.Errorf("%d on trial at the same time\n%v", w.most, w.log)
+	}
+	w.expect(t, "former", 0, Refused)
+}
+
 // TestWithdrawnProof: the Mark of a node that died in a rollout that was then withdrawn or replaced is no proof in the next
 // one, whether the configuration in force is proven or not.
 func TestWithdrawnProof(t *testing.T) {
@@ -333,7 +418,7 @@ func TestFollower(t *testing.T) {
 	if adopt, again := r.Step(c, now); adopt || again != 0 || r.State() != Refused || r.Mark() != (Mark{"new", Ready, true}) {
 		t.Errorf("%v, again after %v, state %v, mark %v", adopt, again, r.State(), r.Mark())
 	}
-	c.Peers[0] = Peer{"a", Mark{"other", Proven, true}, now}
+	c.Peers[0] = Peer{Name: "a", Mark: Mark{"other", Proven, true}, Seen: now}
 	if adopt, again := r.Step(c, now); adopt || again != 0 {
 		t.Errorf("for another configuration: %v, again after %v", adopt, again)
 	}

@@ -61,6 +61,8 @@ func (r *Rollout) wait(c Cluster, now time.Time) (bool, time.Duration) {
 	case ready && c.Published && r.readySince[c.Self].IsZero():
 		r.readySince[c.Self] = now
 	}
+	missedDue := r.missedDue(c)
+	r.missed = isDue(missedDue, now)
 	g := r.count(c)
 	follow, again := r.follow(c, g, now)     // sets r.mayFollow
 	turn, end := r.turns(c, g, readyAt, now) // sets r.start and r.turn
@@ -73,6 +75,9 @@ func (r *Rollout) wait(c Cluster, now time.Time) (bool, time.Duration) {
 		r.state, r.turn = Refused, time.Time{}
 	}
 	next := earliest(follow, again)
+	if !r.missed {
+		next = earliest(next, missedDue)
+	}
 	if r.state == Waiting && now.Before(readyAt) {
 		next = earliest(next, readyAt)
 	} else if r.state == Waiting {
@@ -87,7 +92,7 @@ func (r *Rollout) wait(c Cluster, now time.Time) (bool, time.Duration) {
 // group is what the peers' Marks about the offered configuration say.
 type group struct {
 	peers         int       // with such a Mark, in any phase
-	missing       int       // peers without one that counts (Peer.Seen, epoch), for which the turns wait
+	missing       int       // peers without one that counts (isRecent, missedDue), for which the turns wait
 	missingBefore int       // those of them that are before this node in the order of hash
 	lastReady     time.Time // when the last node became Ready, as far as this node saw
 	answering     int       // nodes that can ask and answer, this one included
@@ -96,6 +101,32 @@ type group struct {
 	behind        int       // nodes that come before this one when nodes follow a proof: those on trial, and Ready ones before it in the order
 	proven, kept  int       // nodes with a proof; nodes that keep the configuration without one
 	reverted      int       // nodes that went back
+}
+
+// isRecent reports whether the Mark of a peer is about the offered configuration, and has
+// appeared since the one before it is in force.
+func (r *Rollout) isRecent(p Peer) bool { return p.Mark.ID == r.id && p.Seen.After(r.epoch) }
+
+// missedDue returns when the results that this node has missed (Peer.Missed) begin to count;
+// zero: they do not. More than half of all nodes must have a missed result other than
+// WithoutTest, which says nothing about reachability: the leases of a few dead nodes are not
+// enough. They must have had it for as long as Hold. In this time, nodes that are alive
+// restore their Marks in a store that has lost them, and the operator can withdraw the
+// configuration.
+func (r *Rollout) missedDue(c Cluster) time.Time {
+	results, last := 0, r.since
+	for _, p := range c.Peers {
+		if p.Missed && r.isRecent(p) && p.Mark.Phase != WithoutTest {
+			results++
+			if p.Seen.After(last) {
+				last = p.Seen
+			}
+		}
+	}
+	if 2*results <= len(c.Peers)+1 {
+		return time.Time{}
+	}
+	return last.Add(r.Hold())
 }
 
 // count evaluates the peers' Marks, and records which of them are Ready.
@@ -108,7 +139,7 @@ func (r *Rollout) count(c Cluster) (g group) {
 	for _, p := range c.Peers {
 		h := r.hash(p.Name)
 		before := h < own || h == own && p.Name < c.Self
-		if p.Mark.ID != r.id || !p.Seen.After(r.epoch) {
+		if !r.isRecent(p) || p.Missed && !r.missed {
 			g.missing++
 			if before {
 				g.missingBefore++

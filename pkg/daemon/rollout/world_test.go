@@ -20,6 +20,7 @@ type world struct {
 	log     []string    // like "15s 3 adopts"
 	store   []Mark      // what the store has of each node
 	seen    []time.Time // when that changed; zero: not since the start
+	missed  []bool      // Peer.Missed of each node
 	// reach reports whether two nodes with the offered configuration reach each
 	// other.
 	reach func(a, b int) bool
@@ -46,7 +47,7 @@ type world struct {
 
 func newWorld(n int) *world {
 	w := &world{now: time.Unix(1e9, 0), adopted: make([]bool, n), due: make([]time.Time, n),
-		store: make([]Mark, n), seen: make([]time.Time, n), told: make([]string, n),
+		store: make([]Mark, n), seen: make([]time.Time, n), missed: make([]bool, n), told: make([]string, n),
 		reach: func(a, b int) bool { return true }}
 	for range n {
 		w.nodes = append(w.nodes, &Rollout{Stagger: stagger})
@@ -60,7 +61,7 @@ func (w *world) cluster(i int) Cluster {
 	c := Cluster{Self: fmt.Sprint("node", i), Answers: !w.mute[i], Published: w.store[i] == w.nodes[i].Mark(), Peers: slices.Clone(w.others), Alone: len(w.nodes) == 1}
 	for k := range w.nodes {
 		if k != i {
-			c.Peers = append(c.Peers, Peer{Name: fmt.Sprint("node", k), Mark: w.store[k], Seen: w.seen[k]})
+			c.Peers = append(c.Peers, Peer{Name: fmt.Sprint("node", k), Mark: w.store[k], Seen: w.seen[k], Missed: w.missed[k]})
 		}
 	}
 	return c
@@ -118,8 +119,14 @@ func (w *world) step(start time.Time, i int, now bool) {
 		}
 	}
 	if r.Mark() != w.store[i] && !w.silent[i] && !w.now.Before(w.blocked) {
-		w.store[i], w.seen[i], w.changed = r.Mark(), w.now, true
+		w.put(i, r.Mark())
 	}
+}
+
+// put changes what the store has of a node.
+func (w *world) put(i int, m Mark) {
+	w.missed[i] = m.Phase > OnTrial && m.ID != w.store[i].ID
+	w.store[i], w.seen[i], w.changed = m, w.now, true
 }
 
 // count returns how many nodes have the offered configuration.
