@@ -107,9 +107,15 @@ func problem(err error) string {
 // process.reportUsage does.
 func (c *call) reportUsage(err error) int { return c.process.reportUsage(c.Args, err) }
 
-// reportUsage prints all problems of a command line to stderr, one per line,
-// and with --json also a document to stdout. It returns exitUsage.
+// reportUsage reports all problems of a command line. It returns exitUsage.
 func (p process) reportUsage(args []string, err error) int {
+	p.reportProblems(args, err)
+	return exitUsage
+}
+
+// reportProblems prints all problems of a start to stderr, one per line, and with
+// --json also a document to stdout.
+func (p process) reportProblems(args []string, err error) {
 	// The flags may not have been parsed yet, or not all of them, so --json is looked
 	// for in the arguments: a script gets a document even then.
 	if asksForJSON(args) {
@@ -118,7 +124,6 @@ func (p process) reportUsage(args []string, err error) int {
 	for line := range strings.Lines(err.Error()) {
 		fmt.Fprintln(p.stderr, "flanneld: "+strings.TrimSpace(line)) //nolint:errcheck // stderr is the last resort
 	}
-	return exitUsage
 }
 
 // printJSON prints one JSON document to stdout.

@@ -53,13 +53,13 @@ func runForeground(p process) int {
 // stderr. Errors of the service itself go to the real stderr.
 func runService(p process) int {
 	p.args = service.Arguments(p.args)
-	log, closeLog, err := logging.OpenEventLog(service.Name)
+	stderr, events, closeLog, err := logging.OpenEventLog(service.Name)
 	if err != nil {
 		return p.reportError(err)
 	}
 	defer closeLog() //nolint:errcheck // nothing is lost, it only frees the handle
 	console := p
-	p.stderr, p.events = logging.EventErrors{Log: log}, logging.NewEvents(log)
+	p.stderr, p.events = stderr, events
 	// Twice as long as serve needs, so that the service manager does not give up first.
 	code, err := service.Run(2*stopWithin, func(ctx context.Context) int { return run(ctx, p) })
 	if err != nil { // such as a person who runs flanneld service run

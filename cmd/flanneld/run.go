@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"runtime"
@@ -29,7 +28,7 @@ import (
 // Exit codes, as documented in Documentation/running.md.
 const (
 	exitOK    = 0 // stopped by a signal, or a command that succeeded
-	exitError = 1 // the lease was lost, or an error that retrying cannot fix
+	exitError = 1 // the lease was lost, or an error on which flanneld does not wait
 	exitUsage = 2 // invalid command line or environment
 
 	exitNotReady   = 3 // status, wait: not ready; doctor: a check failed; cni-conf: the file differs
@@ -60,13 +59,12 @@ func run(ctx context.Context, p process) int {
 		o.Logging.Recent = &logging.Recent{} // the last lines of the daemon's log, for doctor --bundle
 	}
 	log, closeLog, err := logging.New(o.Logging)
-	if err != nil {
-		exit := p.reportUsage(p.args, err)
-		// The log file may become writable, and after exitUsage systemd would not start flanneld again.
-		if _, ofFile := errors.AsType[*fs.PathError](err); ofFile {
-			exit = exitError
-		}
-		return exit
+	switch {
+	case errors.Is(err, logging.ErrFile): // it may become writable; after exitUsage systemd would not start flanneld again
+		p.reportProblems(p.args, err)
+		return exitError
+	case err != nil:
+		return p.reportUsage(p.args, err)
 	}
 	defer closeLog() //nolint:errcheck // every line is written already
 	for _, w := range o.Warnings {

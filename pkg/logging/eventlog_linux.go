@@ -1,8 +1,12 @@
 package logging
 
-import "errors"
+import (
+	"errors"
+	"io"
+	"log/slog"
+)
 
 // OpenEventLog is only supported on Windows.
-func OpenEventLog(string) (log EventLog, close func() error, err error) {
-	return nil, nil, errors.ErrUnsupported
+func OpenEventLog(string) (stderr io.Writer, events slog.Handler, close func() error, err error) {
+	return nil, nil, nil, errors.ErrUnsupported
 }

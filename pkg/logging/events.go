@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// EventLog is the event log of Windows, in which services log.
-type EventLog interface {
+// eventLog is the event log of Windows, in which services log.
+type eventLog interface {
 	Warning(id uint32, text string) error
 	Error(id uint32, text string) error
 }
@@ -19,9 +19,9 @@ const (
 	eventMax = 30_000 // bytes; Windows accepts 31,839 characters
 )
 
-// NewEvents returns a handler that writes records of level Warn and above to the
+// newEvents returns a handler that writes records of level Warn and above to the
 // event log.
-func NewEvents(log EventLog) slog.Handler {
+func newEvents(log eventLog) slog.Handler {
 	// The embedded handler formats into e.text, which Handle empties before each record.
 	e := &events{log: log, text: new(bytes.Buffer), mu: new(sync.Mutex)}
 	e.Handler = slog.NewTextHandler(e.text, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime})
@@ -40,7 +40,7 @@ func withoutTime(groups []string, a slog.Attr) slog.Attr {
 // The handlers that WithAttrs and WithGroup return share text and mu.
 type events struct {
 	slog.Handler // writes into text
-	log          EventLog
+	log          eventLog
 	text         *bytes.Buffer
 	mu           *sync.Mutex // protects text
 }
@@ -78,12 +78,12 @@ func (e *events) WithGroup(name string) slog.Handler {
 	return &events{e.Handler.WithGroup(name), e.log, e.text, e.mu}
 }
 
-// EventErrors is an io.Writer that writes each text as one event of type Error. It is
+// eventErrors is an io.Writer that writes each text as one event of type Error. It is
 // the stderr of a service, where a wrong command line is reported; the log of a service
-// goes to NewEvents.
-type EventErrors struct{ Log EventLog }
+// goes to the handler of newEvents.
+type eventErrors struct{ log eventLog }
 
 // Write implements io.Writer.
-func (w EventErrors) Write(p []byte) (int, error) {
-	return len(p), w.Log.Error(eventID, eventText(p))
+func (w eventErrors) Write(p []byte) (int, error) {
+	return len(p), w.log.Error(eventID, eventText(p))
 }

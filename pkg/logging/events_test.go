@@ -25,12 +25,12 @@ func (l *fakeLog) Error(id uint32, text string) error {
 
 func TestEvents(t *testing.T) {
 	var got fakeLog
-	log := slog.New(NewEvents(&got)).With("node", "w1")
+	log := slog.New(newEvents(&got)).With("node", "w1")
 	log.Info("peers changed")
 	log.Debug("set route")
 	log.Warn("ignoring peer", "subnet", "10.5.1.0/24", "error", "its VNI is 4096\nand ours 1")
 	log.WithGroup("hns").Error("network deleted", "time", "x", "level", "y")
-	fmt.Fprintln(EventErrors{&got}, "flanneld: --x: unknown flag")
+	fmt.Fprintln(eventErrors{&got}, "flanneld: --x: unknown flag")
 	want := []string{
 		`warning 1: msg="ignoring peer" node=w1 subnet=10.5.1.0/24 error="its VNI is 4096\nand ours 1"`,
 		`error 1: msg="network deleted" node=w1 hns.time=x hns.level=y`,
@@ -40,7 +40,7 @@ func TestEvents(t *testing.T) {
 		t.Error(d)
 	}
 	long := strings.Repeat("ä", 40_000)
-	for _, write := range []func(){func() { log.Error(long) }, func() { fmt.Fprintln(EventErrors{&got}, "x"+long) }} {
+	for _, write := range []func(){func() { log.Error(long) }, func() { fmt.Fprintln(eventErrors{&got}, "x"+long) }} {
 		got.lines = nil
 		write()
 		if n := len(got.lines[0]); n > eventMax+20 || n < eventMax-20 || strings.Contains(got.lines[0], "\ufffd") {
@@ -65,7 +65,7 @@ func TestDestinations(t *testing.T) {
 			o.File = t.TempDir() + "/new/flanneld.log"
 		}
 		if c.events {
-			o.Events = NewEvents(&events)
+			o.Events = newEvents(&events)
 		}
 		log, closeLog, err := New(o)
 		if err != nil {

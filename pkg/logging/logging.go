@@ -29,6 +29,10 @@ type Options struct {
 	LogBacktraceAt string       // klog's log_backtrace_at
 }
 
+// ErrFile is in the errors of New about Options.File. All its other errors are about
+// invalid options.
+var ErrFile = errors.New("--log-file")
+
 // New returns the log, to which libraries that use klog also write. The caller must
 // call close.
 func New(o Options) (log *slog.Logger, close func() error, err error) {
@@ -39,7 +43,7 @@ func New(o Options) (log *slog.Logger, close func() error, err error) {
 			err = f.writeCrashes()
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("--log-file: %w", err)
+			return nil, nil, fmt.Errorf("%w: %w", ErrFile, err)
 		}
 		w, close = f, f.Close
 	}
