@@ -93,8 +93,8 @@ func (c Config) CheckSource(a netip.Addr) error {
 	return nil
 }
 
-// CheckNodeAddress returns an error if a cannot be the address of a node for all other nodes. A node does not publish such
-// an address because an operator says so, and rejects a peer that does.
+// CheckNodeAddress returns an error if a is no address at which all other nodes could reach a node. A node rejects a peer
+// that publishes such an address, ignores it in an annotation, and warns if it publishes one itself.
 func CheckNodeAddress(a netip.Addr) error {
 	if !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() || a.Is4In6() || a.Zone() != "" ||
 		a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {

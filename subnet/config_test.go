@@ -220,6 +220,26 @@ func TestSubnetInsideTheUnderlay(t *testing.T) {
 	}
 }
 
+func TestCheckNodeAddress(t *testing.T) {
+	for _, c := range []struct {
+		addrs string
+		ok    bool
+	}{
+		{"192.168.0.1 100.64.0.1 0.1.2.3 240.0.0.1 10.0.0.255 fd00::1 fec0::1 2001:db8::1", true},
+		{"0.0.0.0 127.0.0.1 127.255.255.254 169.254.1.1 224.0.0.1 239.1.2.3 255.255.255.255", false},
+		{":: ::1 fe80::1 fe80::1%eth0 fd00::1%eth0 ff02::1 ff0e::1 ::ffff:192.168.0.1", false},
+	} {
+		for _, a := range strings.Fields(c.addrs) {
+			if err := CheckNodeAddress(addr(a)); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), a) {
+				t.Errorf("%s: %v", a, err)
+			}
+		}
+	}
+	if CheckNodeAddress(netip.Addr{}) == nil {
+		t.Error("no address is accepted")
+	}
+}
+
 func TestCanBecome(t *testing.T) {
 	base := `{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}`
 	for _, c := range []struct{ next, want string }{

@@ -114,6 +114,7 @@ func TestForms(t *testing.T) {
 		{`--kubeconfig-file=c:\k\config --iface=10.0.0.5 --ip-masq=1 --kube-subnet-mgr=1`, "", "iface=[10.0.0.5]"},
 		{"--iface=a -iface b --iface-regex=x --iface-regex=y", "", "iface=[a b] regex=[x y]"},
 		{"--iface=a", "FLANNELD_IFACE=b", "iface=[a] regex"},
+		{"--public-ip=169.254.1.1 --public-ipv6=fe80::1", "", "public=169.254.1.1,fe80::1"}, // flannel's nodes may reach it there
 		{"--iface= --public-ip= --iface-regex= --iface-can-reach= --kube-api-url=", "", "iface=[] regex=[] reach=invalid IP public=invalid IP"},
 		{"--healthz-port=1 --healthz-port=2", "", "health 0.0.0.0:2"},
 		{"--healthz-port=9 --healthz-ip=localhost", "", "health 127.0.0.1:9"},
@@ -171,9 +172,7 @@ func TestImpossible(t *testing.T) {
 		"--public-ip=10.0.0.1/24":                `--public-ip: "10.0.0.1/24" IP`,
 		"--public-ip=0.0.0.0":                    "--public-ip: 0.0.0.0",
 		"--public-ip=255.255.255.255":            "--public-ip: 255.255.255.255",
-		"--public-ip=169.254.1.1":                "--public-ip: 169.254.1.1",
 		"--public-ipv6=ff02::1":                  "--public-ipv6: ff02::1",
-		"--public-ipv6=fe80::1":                  "--public-ipv6: fe80::1",
 		"--public-ipv6=fe80::1%eth0":             `--public-ipv6: "fe80::1%eth0" IP`,
 		"--iface-can-reach=example.com":          `--iface-can-reach: "example.com" IP`,
 		"--iface-regex=(":                        "--iface-regex: \"(\" `(`",

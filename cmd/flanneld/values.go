@@ -187,9 +187,8 @@ func setPublic(to *netip.Addr, v string, v6 bool) error {
 		return fmt.Errorf("%s is an IPv4 address; give it as --public-ip", a)
 	case a.Is6() && !v6:
 		return fmt.Errorf("%s is an IPv6 address; give it as --public-ipv6", a)
-	}
-	if err := subnet.CheckNodeAddress(a); err != nil {
-		return fmt.Errorf("%w; use an address at which all nodes reach this one", err)
+	case a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return fmt.Errorf("other nodes cannot reach address %s; use this node's own", a)
 	}
 	*to = a
 	return nil

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -76,6 +77,14 @@ func (d *Daemon) build(n *node) error {
 	if err != nil {
 		return err
 	}
+	n.lease.V4.PublicIP, n.lease.V6.PublicIP = netip.Addr{}, netip.Addr{}
+	if n.config.V4.On() {
+		n.lease.V4.PublicIP = n.host.link.PublicV4
+	}
+	if n.config.V6.On() {
+		n.lease.V6.PublicIP = n.host.link.PublicV6
+	}
+	warnings = append(warnings, n.uselessPublicIPs()...)
 	// An address of this node in the pod network; a subnet of this node in a network of the underlay.
 	warnings = append(warnings, n.config.InsideNetwork()...)
 	warnings = append(warnings, n.config.InsideUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet)...)
@@ -85,15 +94,27 @@ func (d *Daemon) build(n *node) error {
 		}
 	}
 	n.backend, n.warnings = b, warnings
-	n.lease.V4.PublicIP, n.lease.V6.PublicIP = netip.Addr{}, netip.Addr{}
-	if n.config.V4.On() {
-		n.lease.V4.PublicIP = n.host.link.PublicV4
-	}
-	if n.config.V6.On() {
-		n.lease.V6.PublicIP = n.host.link.PublicV6
-	}
 	n.plan = plan.New(n.config, n.lease, b)
 	return nil
+}
+
+// uselessPublicIPs returns a warning for each public IP of the lease with which peers reject this node, such as a
+// link-local address of the interface. If an operator overwrites the public IP in the store, peers do not get it.
+func (n *node) uselessPublicIPs() (warnings []string) {
+	for _, family := range []struct {
+		public      netip.Addr
+		overwritten bool
+		flag        string
+	}{{n.lease.V4.PublicIP, n.host.operator.Overwritten4, "--public-ip"}, {n.lease.V6.PublicIP, n.host.operator.Overwritten6, "--public-ipv6"}} {
+		if !family.public.IsValid() || family.overwritten {
+			continue
+		}
+		if err := subnet.CheckNodeAddress(family.public); err != nil {
+			warnings = append(warnings, fmt.Sprintf("public address %v, so nodes with flanneld reject this node; set %s to an address at which they reach it",
+				err, family.flag))
+		}
+	}
+	return warnings
 }
 
 // newBackend makes the backend for the configuration and the underlay of a node. The

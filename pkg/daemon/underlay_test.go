@@ -43,6 +43,46 @@ func TestKeptUnderlayIsLoggedOnce(t *testing.T) {
 	}
 }
 
+// A public IP with which peers reject this node is published, with one warning, unless an operator overwrites it.
+func TestUselessPublicIPIsLoggedOnce(t *testing.T) {
+	const useless = "169.254.1.1"
+	d, u, log := newDaemon(t)
+	m := &addressed{}
+	d.Manager = m
+	u.link.PublicV4 = netip.MustParseAddr(useless)
+	in, n := newInbox(), &node{}
+	in.setConfig([]byte("one 10.5.0.0/16"))
+	for range 2 { // join retries
+		if err := d.prepare(t.Context(), n, in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	l := d.newLoop(n, in)
+	for i, step := range []struct {
+		link     string
+		operator subnet.PublicIPs
+		lines    int
+	}{
+		{useless, subnet.PublicIPs{}, 1},
+		{"203.0.113.1", subnet.PublicIPs{}, 1},
+		{"203.0.113.1", subnet.PublicIPs{V4: netip.MustParseAddr(useless)}, 2},
+		{useless, subnet.PublicIPs{}, 2}, // the same address from elsewhere
+		{useless, subnet.PublicIPs{Overwritten4: true}, 2},
+		{useless, subnet.PublicIPs{}, 3},
+	} {
+		u.link.PublicV4, m.public = netip.MustParseAddr(step.link), step.operator
+		for range 2 {
+			if err := l.reconfigured(t, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if lines := log.With("cause="+causeConfigWarning).Naming("msg", useless, "--public-ip"); len(lines) != step.lines {
+			t.Errorf("step %d: logged %d times, want %d\n%s", i, len(lines), step.lines, log)
+		}
+	}
+}
+
 // A pass that something else causes does not forget that the configuration does not fit the underlay.
 func TestUnfitUnderlayIsNotForgotten(t *testing.T) {
 	d, u, _ := newDaemon(t)
