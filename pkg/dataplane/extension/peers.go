@@ -200,9 +200,14 @@ func (d *Dataplane) giveUp() {
 }
 
 // removeTries is how often SubnetRemove is tried for a peer that is gone, in about a quarter of an hour. For a peer
-// that changed, it is tried once: retries would keep SubnetAdd, and with it the peer, waiting. What a failed removal has
+// that changed, retries keep SubnetAdd, and with it the peer, waiting, so that there are few (changeTries, 3 s): SubnetAdd
+// may not replace what it made with former values, such as another PUBLIC_IP. With other commands, it is
+// tried once, as the removal may have failed because of the former ones. What a failed removal has
 // left is replaced by SubnetAdd, as after a restart, or is the reason why SubnetAdd fails.
-const removeTries = 10
+const (
+	removeTries = 10
+	changeTries = 3
+)
 
 // removed records the end of SubnetRemove, for which another backend may wait.
 func (d *Dataplane) removed(p *peer) {
@@ -218,8 +223,11 @@ func (d *Dataplane) nextOf(k key, p *peer) *step {
 	switch {
 	case p.have != nil && (p.want == nil || *p.want != *p.have):
 		tries := 1
-		if p.want == nil {
+		switch {
+		case p.want == nil:
 			tries = removeTries
+		case p.want.add == p.have.add && p.want.remove == p.have.remove:
+			tries = changeTries
 		}
 		return &step{command: run("SubnetRemoveCommand", p.have.remove, p.have), tries: tries,
 			begin: func() { p.added = false }, done: func(string) { d.removed(p) }}
