@@ -65,7 +65,7 @@ func newIPsec(h host) kind {
 	// There may be connections of an earlier configuration, too: where there are policies, or a charon of ours.
 	used := func() bool { return needed() || len(k.policies.AllActual()) > 0 || k.ike.mayStop() }
 	k.ike = &ikeStore{log: h.opts.Log, replaced: map[ikeKey]bool{}, config: config, scope: &h.scope, needed: needed, used: used, spis: k.xfrm.spis, notify: k.watch.notify,
-		starts: reconcile.Backoff{First: time.Second, Last: startAtLeast}}
+		starts: reconcile.Backoff{First: time.Second, Last: maxStartPause}}
 	k.ikes = reconcile.NewTable[ikeKey, ikeConn](k.ike)
 	k.ikes.Lapsed = ikeConn.lapsed
 	k.watch.changed = func() { // any goroutine calls it

@@ -169,7 +169,7 @@ func TestCharonEndsAtOnce(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		started := filepath.Join(dir, "started")
-		script := fmt.Sprintf("#!/bin/sh\necho >>%s\necho '00[DMN] no-vici'\nexit 3\n", started)
+		script := fmt.Sprintf("#!/bin/sh\necho >>%s\necho '00[LIB] no-vici'\necho '00[DMN] initialization failed - aborting charon'\nexit 3\n", started)
 		if err := os.WriteFile(filepath.Join(dir, "charon-systemd"), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func TestCharonEndsAtOnce(t *testing.T) {
 		for range 2 {
 			err := s.reach()
 			exit, _ := errors.AsType[*exec.ExitError](err)
-			if !errors.Is(err, charon.ErrNotRunning) || exit == nil || exit.ExitCode() != 3 || !strings.Contains(err.Error(), "no-vici") {
+			if !errors.Is(err, charon.ErrNotRunning) || exit == nil || exit.ExitCode() != 3 || !strings.HasSuffix(err.Error(), " no-vici") {
 				t.Errorf("%v", err)
 			}
 		}

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/charon"
 	"flannel/pkg/reconcile"
@@ -54,6 +52,9 @@ type ikeStore struct {
 	watcher sync.WaitGroup    // of the goroutine that waits for notifications
 	ended   atomic.Bool       // the charon of client has ended, or does not notify any more
 	starts  reconcile.Backoff // of start
+	// state is that of the charon that start has started (see charon.Start). nil: there is none, it was connected to, or its end is reported.
+	state func() (output string, ended error)
+	kills int // charons that did not listen in time, since the last connect
 	// othersEnded is when a charon that somebody else had started was last found to have ended; zero: never.
 	othersEnded time.Time
 	applied     map[ikeKey]ikeConn   // loaded in this run, or unknownConn; the next list drops what charon does not have. nil before the first connect, like states
@@ -89,6 +90,7 @@ func (s *ikeStore) connect() error {
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
+	s.forgetStarts()
 	s.client, s.own = client, client.Started(s.config) != 0 // 0: somebody else has started it
 	if s.applied == nil {
 		s.applied, s.states = map[ikeKey]ikeConn{}, map[ikeKey]*ikeState{}
@@ -112,62 +114,6 @@ func (s *ikeStore) disconnect() {
 		s.ended.Store(false)
 		s.traffic.Store(nil)
 	}
-}
-
-const (
-	// startWait bounds how long reach, and with it the loop, waits for a charon that it has started.
-	startWait = 10 * time.Second
-	// othersWait is how long a service has to restart its charon.
-	othersWait = 30 * time.Second
-)
-
-// reach connects to charon, and starts it if it does not run, and nobody else is about to
-// restart it, or its last start failed just now. ipsec.ensure calls it, so that its error is one of the device.
-func (s *ikeStore) reach() error {
-	err := s.connect()
-	if !errors.Is(err, charon.ErrNotRunning) || !s.othersEnded.IsZero() && time.Since(s.othersEnded) < othersWait {
-		return err
-	}
-	return s.starts.Do(s.start)
-}
-
-// start starts charon, and waits until it listens. It returns early if charon ends.
-func (s *ikeStore) start() error {
-	program, ended, err := charon.Start(s.config)
-	if err != nil {
-		return fmt.Errorf("%w: %w", charon.ErrNotRunning, err)
-	}
-	if program != "" { // else an earlier pass has started it
-		s.log.Info("started strongSwan's IKE daemon", "program", program)
-	}
-	for began := time.Now(); time.Since(began) < startWait; time.Sleep(50 * time.Millisecond) {
-		if err = s.connect(); !errors.Is(err, charon.ErrNotRunning) {
-			return err
-		}
-		if why := ended(); why != nil {
-			return fmt.Errorf("%w: it was started and has ended: %w", charon.ErrNotRunning, why)
-		}
-	}
-	return fmt.Errorf("it was started and does not listen yet: %w", err)
-}
-
-// mayStop reports whether there may be a charon that stop ends. It only looks for the file config.
-func (s *ikeStore) mayStop() bool { return charon.MayRun(s.config) }
-
-// stop ends the charon that this flanneld has started, in this run or an earlier one, if there is
-// one. sig is SIGTERM, with which charon deletes its security associations, or SIGKILL, with which
-// they stay.
-func (s *ikeStore) stop(sig unix.Signal) error {
-	if !s.mayStop() {
-		s.disconnect()
-		return nil
-	}
-	if err := s.connect(); err != nil && !errors.Is(err, charon.ErrNotRunning) {
-		return err
-	}
-	err := charon.Stop(s.client, s.config, sig)
-	s.disconnect()
-	return err
 }
 
 func (s *ikeStore) List(context.Context) (map[ikeKey]ikeConn, error) {

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -27,7 +28,7 @@ var errNoWireGuard = &noModuleError{Module: "wireguard", text: "the kernel has n
 func (s *wgStore) startUserspace(device string) error {
 	b := s.starts[device]
 	if b == nil {
-		b = &reconcile.Backoff{First: time.Second, Last: startAtLeast}
+		b = &reconcile.Backoff{First: time.Second, Last: maxStartPause}
 		if s.starts == nil {
 			s.starts = map[string]*reconcile.Backoff{}
 		}
@@ -54,21 +55,32 @@ func startWireGuardGo(device string) error {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
-		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		reason := logPrefix.ReplaceAllLiteralString(lines[len(lines)-1], "")
-		return fmt.Errorf("%s %s: %w: %s (it needs /dev/net/tun, and to write to /run/wireguard)", path, device, err, reason)
+		return fmt.Errorf("%s %s: %w: %s (it needs /dev/net/tun, and to write to /run/wireguard)", path, device, err, lastLines(out.String(), 1))
 	}
 	return nil
 }
 
-// logPrefix is the beginning of wireguard-go's messages: level, device and time. With the
-// time, each retry would have another error, which would be logged, and in Kubernetes
-// written to the Node, each time.
-var logPrefix = regexp.MustCompile(`^ERROR: \(.*\) \d{4}/\d\d/\d\d \d\d:\d\d:\d\d `)
+// lastLines returns the last lines of what wireguard-go or charon has printed, up to a number. It drops the last message
+// of a charon that ends, which gives no reason.
+func lastLines(output string, number int) string {
+	var lines []string
+	for line := range strings.Lines(strings.ToValidUTF8(output, "")) {
+		line = logPrefix.ReplaceAllLiteralString(strings.TrimSpace(line), "")
+		if line != "" && !strings.HasPrefix(line, "initialization failed") {
+			lines = append(lines, line[:min(len(line), 200)])
+		}
+	}
+	return cmp.Or(strings.Join(lines[max(0, len(lines)-number):], "; "), "it printed nothing: see the system's log")
+}
 
-// startAtLeast is the longest pause between two tries to start it. Failed passes, which come every 15 s at least, have a
-// longer one, so that each of these finds that a try is due.
-const startAtLeast = 10 * time.Second
+// logPrefix is the beginning of messages: level, device and time (wireguard-go), or thread and subsystem (charon). With
+// time or thread, each retry could have another error, which would be logged, and in Kubernetes
+// written to the Node, each time.
+var logPrefix = regexp.MustCompile(`^(ERROR: \(.*\) \d{4}/\d\d/\d\d \d\d:\d\d:\d\d |\d\d\[[A-Z]+\] *)`)
+
+// maxStartPause is the longest pause between two tries to start wireguard-go, or charon. Failed passes, which come every
+// 15 s at least, have a longer one, so that each of these finds that a try is due.
+const maxStartPause = 10 * time.Second
 
 // startTimeout bounds the start, for which the loop waits. It usually takes some ten milliseconds.
 const startTimeout = 15 * time.Second

@@ -3,6 +3,7 @@ package charon
 import (
 	"bufio"
 	"errors"
+	"os"
 	"os/exec"
 	"syscall"
 	"testing"
@@ -12,10 +13,16 @@ import (
 // A process that ignores the signal is killed in the end, and one that does not is not.
 func TestEnd(t *testing.T) {
 	for script, want := range map[string]syscall.Signal{
-		`trap "" TERM; echo; exec sleep 1000`: syscall.SIGKILL,
-		`echo; exec sleep 1000`:               syscall.SIGTERM,
+		`trap "" TERM; echo; read line`: syscall.SIGKILL,
+		`echo; read line`:               syscall.SIGTERM,
 	} {
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+		cmd.Env = append(os.Environ(), mark("config"))
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -30,8 +37,11 @@ func TestEnd(t *testing.T) {
 		if want == syscall.SIGKILL {
 			limit = 10 * time.Millisecond
 		}
-		if err := end(cmd.Process.Pid, syscall.SIGTERM, limit); err != nil {
-			t.Error(err)
+		if err := end(cmd.Process.Pid, "other", syscall.SIGKILL, limit); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("another process than was looked for: %v", err)
+		}
+		if err := end(cmd.Process.Pid, "config", syscall.SIGTERM, limit); err != nil {
+			t.Fatal(err)
 		}
 		exit, ok := errors.AsType[*exec.ExitError](cmd.Wait())
 		if !ok || exit.Sys().(syscall.WaitStatus).Signal() != want {

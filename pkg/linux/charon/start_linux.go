@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,17 +52,16 @@ func configuration() (text string) {
 }
 
 // Start starts charon, and before that writes its configuration file, which exists as long
-// as the process may run. The caller has found that no charon listens on Socket; one of ours
-// that has lost its socket is ended, and its keys stay in the kernel. Start does not wait until
-// charon listens, which can take seconds. program is what it has started; "": one that was started before may
-// still begin to listen. ended returns why the process has ended, with the last line that it printed, and nil
-// while it runs. After an error, program and ended mean nothing, and the caller tries again in a later pass. The
-// process is in a session of its own and does not end with this one, so that a restart of flanneld
-// keeps its security associations. It inherits no files but that of its output, and of the
+// as the process may run. The caller has found that no charon listens on Socket. One of ours that has been running for
+// longer than limit has lost its socket, or does not listen in time: it is ended, and its keys stay in the kernel. Start
+// does not wait until charon listens, which can take seconds. program is what it has started; "": one that was started
+// before may still begin to listen. state returns what the process has printed, and if it has ended, the reason. After
+// an error, or without program, state is nil. The process is in a session of its own and does not end with this one, so
+// that a restart of flanneld keeps its security associations. It inherits no files but that of its output, and of the
 // environment only PATH.
-func Start(config string) (program string, ended func() error, err error) {
-	if starting, err := endDeaf(config, startLimit); starting || err != nil {
-		return "", func() error { return nil }, err
+func Start(config string, limit time.Duration) (program string, state func() (output string, ended error), err error) {
+	if starting, err := endDeaf(config, limit); starting || err != nil {
+		return "", nil, err
 	}
 	// Sets program, to the path of the first one that exists.
 	i := slices.IndexFunc(programs, func(name string) bool { program, err = exec.LookPath(name); return err == nil })
@@ -76,30 +74,35 @@ func Start(config string) (program string, ended func() error, err error) {
 	if _, err := file.Put(config, []byte(configuration()), 0o600); err != nil {
 		return "", nil, err
 	}
-	output, err := outputFile()
-	if err != nil {
-		return "", nil, err
-	}
 	cmd := exec.Command(program)
 	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH"), mark(config)}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Stdout, cmd.Stderr = output, output
-	if err := cmd.Start(); err != nil {
-		return "", nil, errors.Join(err, output.Close())
+	output, err := outputFile()
+	if err == nil { // else its output is lost
+		cmd.Stdout, cmd.Stderr = output, output
 	}
-	result := make(chan error, 1)
+	if err := cmd.Start(); err != nil {
+		_ = output.Close()
+		return "", nil, err
+	}
+	type result struct {
+		output string
+		ended  error
+	}
+	results := make(chan result, 1)
 	go func() {
 		err := cmd.Wait() // also so that no zombie stays
-		result <- fmt.Errorf("%s: %w: %s", program, cmp.Or(err, errors.New("exit status 0")), lastLine(output))
+		results <- result{textOf(output), fmt.Errorf("%s: %w", program, cmp.Or(err, errors.New("exit status 0")))}
 		_ = output.Close()
 	}()
-	return program, func() error {
+	return program, func() (string, error) {
+		text := textOf(output) // before the result, after which the file is closed
 		select {
-		case why := <-result:
-			result <- why // for the next call
-			return why
+		case r := <-results:
+			results <- r // for the next call
+			return r.output, r.ended
 		default:
-			return nil
+			return text, nil
 		}
 	}, nil
 }
@@ -112,7 +115,7 @@ const outputSize = 8 << 10
 func outputFile() (*os.File, error) {
 	fd, err := unix.MemfdCreate("charon", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, fmt.Errorf("create a file for its output: %w", err)
+		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "output of charon")
 	err = f.Truncate(outputSize)
@@ -125,18 +128,13 @@ func outputFile() (*os.File, error) {
 	return f, nil
 }
 
-// lastLine returns the last line of the text in a file of outputFile.
-func lastLine(f *os.File) string {
+// textOf returns the text in a file of outputFile; "": there is none, or f is nil.
+func textOf(f *os.File) string {
 	text := make([]byte, outputSize)
 	n, _ := f.ReadAt(text, 0) // what cannot be read is missing in a message
 	text, _, _ = bytes.Cut(text[:n], []byte{0})
-	text = bytes.TrimSpace(text)
-	line := logPrefix.ReplaceAllLiteral(text[bytes.LastIndexByte(text, '\n')+1:], nil)
-	return cmp.Or(strings.ToValidUTF8(string(line[:min(len(line), 200)]), ""), "it printed nothing: see the system's log")
+	return string(text)
 }
-
-// logPrefix is the beginning of charon's messages: thread and subsystem. The thread may differ with each try.
-var logPrefix = regexp.MustCompile(`^\d\d\[[A-Z]+\] *`)
 
 // tryPorts returns an error if a port of IKE cannot be used. A process that was killed
 // has them for a moment.
@@ -190,11 +188,8 @@ func marked(pid int, config string) bool {
 	return err == nil && slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(v []byte) bool { return string(v) == mark(config) })
 }
 
-// startLimit is how long a daemon may take until it listens. After that, Start ends it.
-const startLimit = time.Minute
-
 // endDeaf reports whether a daemon that Start has started with this configuration file began less than limit ago
-// (starting). If none did, it ends those that run, which do not listen on Socket any more: they would keep the ports of IKE.
+// (starting). If none did, it ends those that run, which do not listen on Socket: they would keep the ports of IKE.
 func endDeaf(config string, limit time.Duration) (starting bool, err error) {
 	all := running(config)
 	for _, runs := range all {
@@ -203,25 +198,26 @@ func endDeaf(config string, limit time.Duration) (starting bool, err error) {
 		}
 	}
 	for pid := range all {
-		if e := end(pid, unix.SIGKILL, stopWait); e != nil && !errors.Is(e, unix.ESRCH) {
-			err = errors.Join(err, fmt.Errorf("end the charon that does not listen on %s any more: %w", Socket, e))
+		if e := end(pid, config, unix.SIGKILL, stopWait); e != nil && !errors.Is(e, unix.ESRCH) {
+			err = errors.Join(err, fmt.Errorf("end the charon that does not listen on %s: %w", Socket, e))
 		}
 	}
 	return false, err
 }
 
 // running returns the daemons of this user in this network namespace that Start has started with this configuration
-// file, by PID, and for how long they have been running.
+// file, by PID, and for how long they have been running. Where this process sees those of other containers, the
+// same path may be another file for them.
 func running(config string) map[int]time.Duration {
 	all := map[int]time.Duration{}
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
-		return nil
+		return all
 	}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || !marked(pid, config) || !ofThisUser(pid) {
+		if err != nil || !marked(pid, config) || !ofThisUser(pid) || !shares(pid, filepath.Dir(config)) || !shares(pid, filepath.Dir(Socket)) {
 			continue
 		}
 		program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
@@ -237,6 +233,17 @@ func running(config string) map[int]time.Duration {
 		}
 	}
 	return all
+}
+
+// shares reports whether a path leads a process, which may have another root, to the same directory as this process.
+func shares(pid int, dir string) bool {
+	dir, err := filepath.EvalSymlinks(dir) // Stat would follow absolute links from the root of this process
+	if err != nil {
+		return false
+	}
+	own, err := os.Stat(dir)
+	its, err2 := os.Stat(fmt.Sprintf("/proc/%d/root%s", pid, dir))
+	return err == nil && err2 == nil && os.SameFile(own, its)
 }
 
 // ofThisUser reports whether a process has the user of this one, as its real, effective,
@@ -287,16 +294,20 @@ func MayRun(config string) bool {
 	return err == nil
 }
 
-// Stop ends the daemon that Start has started with this configuration file, if the
-// client is connected to it, and removes the file. ikeStore.stop calls it. client is nil if
-// no daemon runs. SIGTERM makes the daemon delete its security associations, which stay with
+// Stop ends what Start has started with this configuration file: the daemon that the client is connected to,
+// and those that do not listen. It removes the file. ikeStore.stop calls it. client is nil if
+// no daemon listens. SIGTERM makes the daemon delete its security associations, which stay with
 // SIGKILL. A daemon that does not end within stopWait is killed: it would keep the ports of IKE.
 func Stop(client *Client, config string, sig syscall.Signal) error {
+	pids := running(config)
 	if client != nil {
 		if pid := client.Started(config); pid != 0 {
-			if err := end(pid, sig, stopWait); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("end charon: %w", err)
-			}
+			pids[pid] = 0
+		}
+	}
+	for pid := range pids {
+		if err := end(pid, config, sig, stopWait); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("end charon: %w", err)
 		}
 	}
 	if err := os.Remove(config); !errors.Is(err, fs.ErrNotExist) {
@@ -308,9 +319,10 @@ func Stop(client *Client, config string, sig syscall.Signal) error {
 // stopWait is how long a daemon may take to end, which usually takes a part of a second.
 const stopWait = 10 * time.Second
 
-// end sends a signal to a process and waits until all of its threads have ended. One that
-// has not after limit is killed. Before Linux 5.3, end does not wait.
-func end(pid int, sig syscall.Signal, limit time.Duration) (err error) {
+// end sends a signal to a process that is marked for config, and waits until all of its threads have ended. One that
+// has not after limit is killed. If it has ended before, the error is ESRCH, also if another process has its PID by now.
+// Before Linux 5.3, end does not wait.
+func end(pid int, config string, sig syscall.Signal, limit time.Duration) (err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ENOSYS) { // before Linux 5.3
 		return unix.Kill(pid, sig)
@@ -319,6 +331,9 @@ func end(pid int, sig syscall.Signal, limit time.Duration) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	if !marked(pid, config) {
+		return unix.ESRCH
+	}
 	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil {
 		return err
 	}

@@ -34,12 +34,12 @@ func TestStart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := Start(config); !errors.Is(err, errPorts) || !errors.Is(err, syscall.EADDRINUSE) || MayRun(config) {
+			if _, _, err := Start(config, time.Hour); !errors.Is(err, errPorts) || !errors.Is(err, syscall.EADDRINUSE) || MayRun(config) {
 				t.Errorf("with port %d in use: %v, may run: %t", port, err, MayRun(config))
 			}
 			_ = conn.Close()
 		}
-		if program, _, err := Start(config); err != nil || program != filepath.Join(dir, "charon-systemd") || !MayRun(config) {
+		if program, _, err := Start(config, time.Hour); err != nil || program != filepath.Join(dir, "charon-systemd") || !MayRun(config) {
 			t.Fatalf("%s, %v, may run: %t", program, err, MayRun(config))
 		}
 		var env []byte
@@ -50,27 +50,31 @@ func TestStart(t *testing.T) {
 	})
 }
 
-// One that ends says why, also if it prints more than is kept.
-func TestEnded(t *testing.T) {
+// The state is why it has ended and what it has printed, also if that is more than is kept.
+func TestState(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
 		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-		for script, want := range map[string]string{
-			"echo 00[LIB] loads; echo '00[DMN] no plugin for VICI' >&2; exit 3": "exit status 3: no plugin for VICI",
-			"kill -9 $$": "signal: killed: it printed nothing",
-			"head -c 100000 /dev/zero | tr '\\0' x && echo; head -c 100000 /dev/zero; exit 4": "exit status 4: xxx",
-		} {
+		test := func(script, reason string, isRight func(output string) bool) {
+			t.Helper()
 			if err := os.WriteFile(filepath.Join(dir, "charon-systemd"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			program, ended, err := Start(filepath.Join(dir, "strongswan.conf"))
+			program, state, err := Start(filepath.Join(dir, "strongswan.conf"), time.Hour)
 			if err != nil || program == "" {
 				t.Fatalf("%q, %v", program, err)
 			}
-			eventually.True(t, "it has ended", func() bool { return ended() != nil })
-			if text := ended().Error(); !strings.Contains(text, want) || len(text) > 500 {
-				t.Errorf("%s: %.500s, want %s", script, text, want)
+			eventually.True(t, "it has ended", func() bool { _, ended := state(); return ended != nil })
+			if output, ended := state(); !strings.HasSuffix(ended.Error(), reason) || !isRight(output) {
+				t.Errorf("%s: %v, %d bytes: %.500q", script, ended, len(output), output)
 			}
+		}
+		test("echo one; echo two >&2; exit 3", "exit status 3", func(output string) bool { return output == "one\ntwo\n" })
+		test("kill -9 $$", "signal: killed", func(output string) bool { return output == "" })
+		test("i=0; while [ $i -lt 2000 ]; do echo 0123456789; i=$((i+1)); done 2>/dev/null; exit 4", "exit status 4",
+			func(output string) bool { return len(output) > outputSize-20 && len(output) <= outputSize })
+		if text := textOf(nil); text != "" { // as when no file could be created
+			t.Errorf("%q", text)
 		}
 	})
 }
@@ -87,13 +91,18 @@ func TestStartOnce(t *testing.T) {
 		if err := os.WriteFile(shell, program, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		// It does not end by itself; its exe is the shell, with one of charon's names.
-		if err := os.WriteFile(filepath.Join(dir, "charon-systemd"), []byte("#!"+shell+"\necho $$ >"+dir+"/new && mv "+dir+"/new "+dir+"/pid; while :; do sleep 0.1; done\n"), 0o755); err != nil {
+		if err := syscall.Mkfifo(filepath.Join(dir, "never"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		// It does not end by itself, and has no children; its exe is the shell, with one of charon's names.
+		if err := os.WriteFile(filepath.Join(dir, "charon-systemd"), []byte("#!"+shell+"\necho $$ >"+dir+"/pid; read line <"+dir+"/never\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-		for range 2 {
-			if program, _, err := Start(config); err != nil || program == "" {
+		// After its time to start, it is ended, and another one is started.
+		for _, limit := range []time.Duration{time.Hour, 0} {
+			former := running(config)
+			if program, _, err := Start(config, limit); err != nil || program == "" {
 				t.Fatalf("%q, %v", program, err)
 			}
 			pid := 0
@@ -102,7 +111,10 @@ func TestStartOnce(t *testing.T) {
 				pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 				return pid != 0
 			})
-			if program, ended, err := Start(config); err != nil || program != "" || ended() != nil {
+			if _, still := former[pid]; still || len(running(config)) != 1 {
+				t.Errorf("%v run, after %v", running(config), former)
+			}
+			if program, _, err := Start(config, time.Hour); err != nil || program != "" {
 				t.Errorf("again: %q, %v", program, err)
 			}
 			if len(running(config+"2")) > 0 {
@@ -111,16 +123,16 @@ func TestStartOnce(t *testing.T) {
 			if err := os.Remove(filepath.Join(dir, "pid")); err != nil {
 				t.Fatal(err)
 			}
-			// After its time to start, it is ended, so that another one can be started.
-			if starting, err := endDeaf(config, 0); err != nil || starting {
-				t.Errorf("starting %t, %v", starting, err)
-			}
-			eventually.True(t, fmt.Sprintf("process %d has ended", pid), func() bool { return len(running(config)) == 0 })
+		}
+		// Stop ends it although no client can be connected to it.
+		if err := Stop(nil, config, syscall.SIGTERM); err != nil || len(running(config)) > 0 || MayRun(config) {
+			t.Errorf("%v; %v run", err, running(config))
 		}
 	})
 }
 
-// A process of another user can have charon's name and our variable, and does not keep charon from being started.
+// A process of another user, or with another file of this path, can have charon's name and our variable, and does not
+// keep charon from being started.
 func TestProcessesOfOthers(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -135,10 +147,21 @@ func TestProcessesOfOthers(t *testing.T) {
 		if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // the other user may search it
 			t.Fatal(err)
 		}
-		for user, want := range map[uint32]bool{0: true, 65534: false} {
-			cmd := exec.CommandContext(t.Context(), program, "-c", "echo; read line")
+		for _, c := range []struct {
+			user    uint32
+			unshare uintptr
+			script  string // runs first
+			want    bool
+		}{
+			{0, 0, "", true},
+			{65534, 0, "", false},
+			{0, syscall.CLONE_NEWNS, "", true},
+			{0, syscall.CLONE_NEWNS, "mount -t tmpfs none " + dir + " && ", false},
+			{0, syscall.CLONE_NEWNS, "mount -t tmpfs none " + filepath.Dir(Socket) + " && ", false},
+		} {
+			cmd := exec.CommandContext(t.Context(), program, "-c", c.script+"echo && read line")
 			cmd.Env = []string{"PATH=" + os.Getenv("PATH"), mark(config)}
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: c.user, Gid: c.user}, Unshareflags: c.unshare}
 			in, inErr := cmd.StdinPipe()
 			out, outErr := cmd.StdoutPipe()
 			if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
@@ -147,8 +170,8 @@ func TestProcessesOfOthers(t *testing.T) {
 			if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 				t.Fatal(err)
 			}
-			if got := len(running(config)) > 0; got != want {
-				t.Errorf("a process of user %d counts: %t", user, got)
+			if got := len(running(config)) > 0; got != c.want {
+				t.Errorf("%+v: it counts: %t", c, got)
 			}
 			if runs, err := age(cmd.Process.Pid); err != nil || runs < 0 || runs > 5*time.Minute {
 				t.Errorf("it has been running for %v, %v", runs, err)
