@@ -100,9 +100,8 @@ func facts(path string, v reflect.Value) map[string]func(why string) {
 }
 
 // stillOK has checks that stay ok without a fact that they read. FL511 reads these two for a hint that is
-// no part of its verdict. FL203 reads these two for the names of devices; it evaluates the rules for any
-// device if it has no name.
-var stillOK = []string{"FL511 Windows.HNS", "FL511 Windows.KubeProxy", "FL203 Linux.Devices", "FL203 Daemon"}
+// no part of its verdict.
+var stillOK = []string{"FL511 Windows.HNS", "FL511 Windows.KubeProxy"}
 
 // What could not be read is no problem, whether the daemon answers or not. If nothing could
 // be read, nothing is right either. A check reads a fact if it finds something else with an empty

@@ -27,11 +27,27 @@ func forwardAccepts(s Snapshot) Finding {
 		}
 		return fail(fix, "%s are dropped by %s", f.what, r.Rule)
 	})
-	// With a tunnel, only the paths say whether some peers are reached directly.
-	if n := s.node(); finding.Verdict == OK && n != nil && len(n.Devices) > 1 {
-		return firstReason(s.Linux.Paths.missing(), finding)
+	if finding.Verdict == OK {
+		return firstReason(podDevicesKnown(s), finding)
 	}
 	return finding
+}
+
+// podDevicesKnown returns why podFlows may lack a device, or have AnyDevice for one. A rule that drops only what
+// passes this device is not found then.
+func podDevicesKnown(s Snapshot) Finding {
+	devices, bridge := devicesKnown(s), bridgeExists(s)
+	switch n := s.node(); {
+	case devices.Verdict != "":
+		return devices
+	case n == nil:
+		return undecidable("%s", because("it is not known which devices lead to other nodes", leaseKnown(s)))
+	case bridge.Verdict == Undecided:
+		return bridge
+	case len(n.Devices) > 1: // with a tunnel, only the paths say whether some peers are reached directly
+		return s.Linux.Paths.missing()
+	}
+	return Finding{}
 }
 
 // tunnelAccepted is the check FL204: it evaluates the host's rules for the packets

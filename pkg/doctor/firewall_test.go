@@ -114,12 +114,16 @@ func TestFirewallsForDirectRouting(t *testing.T) {
 	}
 	fromTunnel := strings.ReplaceAll(fromBridge, "cni0", "flannel.1")
 	unread := func(s *Snapshot) { s.Linux.Paths = Unknown[[]Path]("unread") }
+	gone := func(s *Snapshot) { s.Daemon = Known(Answer{Problem: "gone"}) }
 	checkAll(t, healthy, []testCase{
 		{"FL203", Fail, "eth0", func(s *Snapshot) { direct(s, nftBase("forward", "drop", fromBridge, fromTunnel)) }},
 		{"FL203", OK, "", func(s *Snapshot) { direct(s, nftBase("forward", "drop", fromBridge, toBridge)) }},
 		{"FL203", OK, "", func(s *Snapshot) { s.Linux.NFTables = Known(nftBase("forward", "drop", fromBridge, fromTunnel)) }},
 		{"FL203", Undecided, "unread", unread},
 		{"FL203", Fail, "flannel.1", func(s *Snapshot) { unread(s); s.rules(":FORWARD DROP [0:0]") }},
+		{"FL203", Undecided, "the daemon does not answer", gone},
+		{"FL203", Fail, "flannel.1", func(s *Snapshot) { gone(s); s.rules(":FORWARD DROP [0:0]") }},
+		{"FL203", Undecided, "no-directory", func(s *Snapshot) { s.foreign(); s.CNI = Unknown[CNI]("no-directory") }}, // any bridge may be the pods'
 		{"FL203", OK, "eth0", func(s *Snapshot) { // host-gw, without a tunnel
 			unread(s)
 			n := reportOf(s).Node
