@@ -52,27 +52,28 @@ func (o outer) String() string {
 	return fmt.Sprintf("packets to UDP port %d", o.port)
 }
 
-// accept is the fix for a rule that drops the packets on a device of the underlay. firewalld's zones are
-// about incoming packets only.
+// accept is the fix for a rule that drops the packets on a device of the underlay. ufw's allow appends a rule, behind
+// one that may drop, so its rules are prepended. firewalld's zones are about incoming packets only.
 func (o outer) accept(p ruleset.Packet) string {
-	word, chain, address, ufw := "from", "INPUT", "-s", "ufw allow "
+	word, chain, address, field, ufw, port := "from", "INPUT", "-s", "saddr", "ufw prepend allow", "to any port"
 	if p.Path == ruleset.Outgoing {
-		word, chain, address, ufw = "to", "OUTPUT", "-d", "ufw allow out "
+		word, chain, address, field, ufw, port = "to", "OUTPUT", "-d", "daddr", "ufw prepend allow out", "port"
 	}
 	what, option := fmt.Sprintf("UDP port %d", o.port), fmt.Sprintf("--add-port=%d/udp", o.port)
-	commands := fmt.Sprintf("%s%d/udp; or a rule in %s", ufw, o.port, chain)
+	commands := fmt.Sprintf("%s proto udp %s NODES %s %d; or a rule in %s", ufw, word, port, o.port, chain)
 	if o.protocol != protocolUDP {
 		names, number := namesOfProtocols[o.protocol], strconv.Itoa(o.protocol)
 		what, option = fmt.Sprintf("IP protocol %s%s, which has no port,", number, names.message), "--add-protocol="+cmp.Or(names.firewallCmd, number)
-		commands = fmt.Sprintf("iptables -I %s -p %s %s the nodes' network -j ACCEPT; with nft: ip protocol %[2]s accept", chain, cmp.Or(names.rule, number), address)
+		commands = fmt.Sprintf("iptables -I %s -p %s %s NODES -j ACCEPT; with nft: ip %s NODES ip protocol %[2]s accept",
+			chain, cmp.Or(names.rule, number), address, field)
 		if names.ufw != "" {
-			commands = fmt.Sprintf("%sproto %s %s the nodes' network; %s", ufw, names.ufw, word, commands)
+			commands = fmt.Sprintf("%s proto %s %s NODES; %s", ufw, names.ufw, word, commands)
 		}
 	}
 	if p.Path == ruleset.Incoming {
 		commands = fmt.Sprintf("with firewalld, from everybody in the zone: %s; %s", firewallCmd(zoneOf(p.In), option), commands)
 	}
-	return fmt.Sprintf("Delete the rule, or before it accept %s %s the other nodes (%s).", what, word, commands)
+	return fmt.Sprintf("Delete the rule, or before it accept %s %s the other nodes (%s). NODES is their network.", what, word, commands)
 }
 
 // zoneOf returns the firewalld zone of a device, for a shell. Of a device without a zone, --get-zone-of-interface

@@ -28,13 +28,13 @@ func TestFirewallFixes(t *testing.T) {
 		fix, not string // the first one: what it has, separated by semicolons
 	}{
 		{healthy(), "INPUT -p udp", `: firewall-cmd --zone="$(firewall-cmd --get-zone-of-interface=eth0)" --add-port=8472/udp && ` +
-			`firewall-cmd --permanent --zone="$(firewall-cmd --get-zone-of-interface=eth0)" --add-port=8472/udp; ufw allow 8472/udp`, "--add-protocol"},
-		{healthy(), "OUTPUT -p udp", "to the other nodes (ufw allow out 8472/udp; or a rule in OUTPUT", "firewall-cmd"},
+			`firewall-cmd --permanent --zone="$(firewall-cmd --get-zone-of-interface=eth0)" --add-port=8472/udp; ufw prepend allow proto udp from NODES to any port 8472; or a rule in INPUT`, "--add-protocol"},
+		{healthy(), "OUTPUT -p udp", "to the other nodes (ufw prepend allow out proto udp to NODES port 8472; or a rule in OUTPUT", "firewall-cmd"},
 		{unnamed, "INPUT -p udp", ": firewall-cmd --zone=ZONE --add-port=8472/udp && firewall-cmd --permanent --zone=ZONE --add-port=8472/udp", "$("},
-		{ipip, "INPUT -p 4", "--add-protocol=ipencap; iptables -I INPUT -p 4 -s ;ip protocol 4 accept", "udp"},
-		{ipip, "OUTPUT -p 4", "to the other nodes (iptables -I OUTPUT -p 4 -d ;ip protocol 4 accept", "firewall-cmd"},
-		{encrypted(), "INPUT -p esp", "50 (ESP);--add-protocol=esp; ufw allow proto esp from ;iptables -I INPUT -p esp ;ip protocol esp accept", "udp"},
-		{encrypted(), "OUTPUT -p esp", "50 (ESP);(ufw allow out proto esp to ;iptables -I OUTPUT -p esp -d ;ip protocol esp accept", "firewall-cmd"},
+		{ipip, "INPUT -p 4", "--add-protocol=ipencap; iptables -I INPUT -p 4 -s NODES -j ACCEPT; with nft: ip saddr NODES ip protocol 4 accept", "udp"},
+		{ipip, "OUTPUT -p 4", "to the other nodes (iptables -I OUTPUT -p 4 -d NODES -j ACCEPT; with nft: ip daddr NODES ip protocol 4 accept", "firewall-cmd"},
+		{encrypted(), "INPUT -p esp", "50 (ESP);--add-protocol=esp; ufw prepend allow proto esp from NODES; iptables -I INPUT -p esp -s NODES ;ip saddr NODES ip protocol esp accept", "udp"},
+		{encrypted(), "OUTPUT -p esp", "50 (ESP);(ufw prepend allow out proto esp to NODES; iptables -I OUTPUT -p esp -d NODES ;ip daddr NODES ip protocol esp accept", "firewall-cmd"},
 		{encrypted(), "INPUT -p udp --dport 500", "--add-port=500/udp", "--add-protocol"},
 	} {
 		s := c.s
