@@ -33,7 +33,7 @@ import (
 // that the others count it.
 func (d *Daemon) cluster(p *pass, set subnet.Set, seen markTimes) rollout.Cluster {
 	a, n := &d.adoption, p.node
-	c := rollout.Cluster{Self: n.lease.Name, Alone: len(set.Leases) == 0, Follower: d.Settings.OS == "windows",
+	c := rollout.Cluster{Self: n.lease.Name, Nodes: len(set.Leases) + 1, Follower: d.Settings.OS == "windows",
 		Answers: len(d.sources(n, a.offered.wire)) > 0, Published: p.in.hasPublished(&n.lease) && markOf(&n.lease) == a.rollout.Mark()}
 	retained := map[string]bool{}
 	for _, r := range set.Retained {

@@ -129,6 +129,6 @@ func (m markTimes) observe(c reconcile.Change[subnet.Lease], now time.Time) {
 		delete(m, name)
 		return
 	}
-	_, counted := m[name] // the mark before
-	m[name] = markTime{now, mark.Phase > rollout.OnTrial && (before.ID != mark.ID || !counted)}
+	former, counted := m[name] // of the mark before
+	m[name] = markTime{now, mark.Phase > rollout.OnTrial && (before.ID != mark.ID || !counted || former.missed)}
 }

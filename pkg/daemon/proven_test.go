@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -84,40 +85,79 @@ func TestStaleProof(t *testing.T) {
 	})
 }
 
-// A node that could not reach the store while the others proved a configuration follows them when it can, but not before
-// Hold is over, whether it had received the configuration before and refused it, or receives it now. If it sees the others
-// take part, it follows at once.
+// A node that could not reach the store while the others proved a configuration, and has refused it, follows them two minutes
+// after it reads their leases, if more than half of all nodes have a result. If it sees the others take part, it follows at once.
 func TestMissedProof(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const hold = adoptStagger / 4
-		for _, c := range []struct{ refused, seen bool }{{true, false}, {false, false}, {true, true}, {false, true}} {
-			a, when := newAdopting(t, 9), fmt.Sprintf("%+v", c)
+		const wait = 2 * time.Minute
+		for _, c := range []struct {
+			when          string
+			refused, seen bool
+			results       int // of nine peers; the others were restarted, so that the former configuration rejects them
+			follows       bool
+		}{
+			{"missed", true, false, 9, true},
+			{"the other nodes were restarted", true, false, 5, false},
+			{"seen after it was refused", true, true, 9, true},
+			{"seen", false, true, 9, true},
+		} {
+			a := newAdopting(t, 9)
 			a.Echo = func(context.Context, netip.Addr, netip.Addr) error { return nil }
 			a.run(time.Second)
-			before := rollout.Waiting
 			if c.refused {
-				before = rollout.Refused
 				a.in.setConfig([]byte("two 10.5.0.0/16"))
 				a.run(10 * adoptStagger)
-				a.has(when+", no mark has arrived", "one", rollout.Refused, true)
+				a.has(c.when+", no mark has arrived", "one", rollout.Refused, true)
 			}
 			if c.seen {
 				a.proven(9, "two")
 			} else {
-				a.peers(9, "two", fmt.Sprintf(`{"VNI":1,"Adopted":%q}`, rollout.ID("two")))
+				a.peers(9, "two", "")
+				all := a.in.set.Leases
+				a.peers(c.results, "two", fmt.Sprintf(`{"VNI":1,"Adopted":%q}`, rollout.ID("two")))
+				a.in.setPeers(subnet.Set{Leases: slices.Concat(a.in.set.Leases, all[c.results:])})
 			}
 			if !c.refused {
 				a.in.setConfig([]byte("two 10.5.0.0/16"))
 			}
 			if !c.seen {
-				a.run(hold - time.Second)
-				a.has(when+", before", "one", before, true)
+				a.run(wait - time.Second)
+				a.has(c.when+", before", "one", rollout.Refused, true)
 				reconcile.Notify(a.in.changed) // run begins with a pass
 			}
-			a.run(2 * time.Second)
-			a.has(when, "two", rollout.Settled, false)
+			if a.run(2 * time.Second); c.follows {
+				a.has(c.when, "two", rollout.Settled, false)
+			} else {
+				a.has(c.when, "one", rollout.Refused, true)
+			}
 		}
 	})
+}
+
+// A result that was missed is no step before another one.
+func TestMissedMarks(t *testing.T) {
+	seen := markTimes{}
+	lease := func(key string) *subnet.Lease {
+		return &subnet.Lease{Name: "peer", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.3.0/24"), Data: []byte(key)}}
+	}
+	last := lease(`{"VNI":1}`)
+	for _, step := range []struct {
+		data   string
+		missed bool
+	}{
+		{`{"Reverted":"new","Answers":true}`, true},
+		{`{"Adopted":"new"}`, true},
+		{`{"Adopting":"new"}`, false},
+		{`{"Adopted":"new"}`, false},
+		{`{"Adopted":"other"}`, true},
+	} {
+		next := lease(step.data)
+		seen.observe(reconcile.Change[subnet.Lease]{Old: last, New: next}, time.Unix(1e9, 0))
+		if got := seen["peer"]; got.seen.IsZero() || got.missed != step.missed {
+			t.Errorf("%s: %+v, want missed %t", step.data, got, step.missed)
+		}
+		last = next
+	}
 }
 
 // negotiating is a dataplane that knows when keys were negotiated with 10.5.3.0/24.

@@ -19,7 +19,7 @@
 //	trying    the former configuration is offered                  settled   (the caller restores it)
 //	unproven  another node that has it answers                     settled   (the Mark becomes Proven)
 //	unproven  another configuration is offered                     as settled; see Withdraw
-//	refused   it may follow nodes that keep it; has not followed   trying    adopt
+//	refused   it may follow nodes that keep it, unless failed      trying    adopt
 //	refused   the store has no other lease                         settled   adopt
 //	refused   another configuration is offered                     as settled
 //
@@ -97,6 +97,10 @@ const (
 	// Every node hears of every other one, so that in a large cluster the API
 	// server would be overloaded if all acted at once.
 	perNode = 10 * time.Millisecond
+	// missedWait is how long a node waits before missed results count. The nodes need
+	// it to restore their leases in a store that has lost changes: in Kubernetes up to 30 s
+	// until they read the store again, and then up to a minute until they write.
+	missedWait = 2 * time.Minute
 )
 
 // Phase is how far a node is with a configuration.
@@ -141,7 +145,7 @@ type Cluster struct {
 	// Peers are the nodes that this node reaches, or would reach with the offered
 	// configuration. Rejected leases are not among them.
 	Peers     []Peer
-	Alone     bool // the store has no lease of another node, not even a rejected one
+	Nodes     int  // this node, and all that have a lease in the store, even a rejected one
 	Answers   bool // as in Mark, of this node
 	Published bool // the store has this node's Mark
 	Follower  bool // this node takes no turn, as it runs Windows; it waits until other nodes have proven the configuration
@@ -171,8 +175,11 @@ type Rollout struct {
 	mayFollow  time.Time            // since when this node may follow; zero: it may not
 	followed   bool                 // it adopted the configuration because of a proof
 	elsewhere  bool                 // other nodes have proven the configuration
-	failed     bool                 // it followed a proof, and got no answer
+	failed     bool                 // it followed a proof that it saw appear, and got no answer
 	missed     bool                 // missedDue is over, before a trial: results of Peer.Missed count
+	// missedFailed means that this node followed while missed results counted, and got no
+	// answer. It may still follow a proof that it sees appear.
+	missedFailed bool
 	// unproven is set while another configuration is offered than the one that this node
 	// keeps as unproven: the rollout of that one, for Withdraw. nil: there is none.
 	unproven *Rollout

@@ -203,61 +203,100 @@ func TestStaleProof(t *testing.T) {
 	w.expect(t, "again, and broken now", 0, Refused)
 }
 
-// TestMissedResults: results of peers that this node did not see to take part count if more than half of all
-// nodes have them, and not before Hold is over for the offer and for the results.
-func TestMissedResults(t *testing.T) {
-	const hold = stagger / 4
-	for _, c := range []struct {
-		name                       string
-		proven, untested, reverted int           // of 9 peers
-		seen                       time.Duration // after the offer
-		follows                    time.Duration // zero: never
-	}{
-		{"one", 1, 0, 0, -time.Hour, 0},
-		{"half of ten nodes", 5, 0, 0, -time.Hour, 0},
-		{"more than half", 6, 0, 0, -time.Hour, hold},
-		{"more than half, after the offer", 6, 0, 0, hold / 2, hold / 2 * 3},
-		{"more than half, after all turns", 6, 0, 0, 10 * stagger, 10*stagger + hold},
-		{"some went back", 4, 0, 2, -time.Hour, hold},
-		{"more went back", 3, 0, 4, -time.Hour, 0},
-		{"untested", 0, 9, 0, -time.Hour, 0},
-		{"some are untested", 5, 4, 0, -time.Hour, 0},
-	} {
-		for _, answers := range []bool{true, false} {
-			name, r, start := fmt.Sprint(c.name, ", answers: ", answers), Rollout{Stagger: stagger}, time.Unix(1e9, 0)
-			marked := start.Add(c.seen)
-			in := Cluster{Self: "n", Answers: answers, Published: true, Peers: make([]Peer, 9)}
-			r.Offer("new", start)
-			var followed time.Duration
-			for now := start; ; {
-				if !now.Before(marked) {
-					phases := slices.Concat(slices.Repeat([]Phase{Proven}, c.proven), slices.Repeat([]Phase{WithoutTest}, c.untested),
-						slices.Repeat([]Phase{Reverted}, c.reverted))
-					for i, phase := range phases {
-						in.Peers[i] = Peer{Name: fmt.Sprint("peer", i), Mark: Mark{"new", phase, phase == Proven}, Seen: marked, Missed: true}
-					}
+// result is what some peers publish.
+type result struct {
+	peers int // the next ones
+	phase Phase
+	at    time.Duration // since the offer
+	seen  bool          // this node has seen the steps before
+}
+
+// follows returns how long after the offer a node follows others, although it never gets an answer.
+func follows(in Cluster, turn time.Duration, results []result) (times []time.Duration) {
+	r, start := Rollout{Stagger: turn}, time.Unix(1e9, 0)
+	r.Offer("new", start)
+	for now := start; ; {
+		var next time.Time
+		first := 0
+		for _, c := range results {
+			seen := start.Add(c.at)
+			for i := range c.peers {
+				if p := &in.Peers[first+i]; !now.Before(seen) {
+					*p = Peer{Name: p.Name, Mark: Mark{"new", c.phase, c.phase == Proven}, Seen: seen, Missed: !c.seen}
 				}
-				adopt, again := r.Step(in, now)
-				if adopt && r.followed {
-					followed = now.Sub(start)
-					break
-				}
-				if r.State() == Unproven {
-					t.Errorf("%s: kept without a proof", name)
-				}
-				next := now.Add(again)
-				if now.Before(marked) && (again == 0 || next.After(marked)) {
-					next = marked
-				}
-				if next.Equal(now) { // Step waits for nothing
-					break
-				}
-				now = next
 			}
-			if late := followed - c.follows; late < 0 || late > 9*perNode {
-				t.Errorf("%s: follows after %v, want %v (0: never)", name, followed, c.follows)
+			if first += c.peers; now.Before(seen) {
+				next = earliest(next, seen)
 			}
 		}
+		adopt, again := r.Step(in, now)
+		if adopt && r.followed {
+			times = append(times, now.Sub(start))
+		}
+		if again > 0 {
+			next = earliest(next, now.Add(again))
+		}
+		if next.IsZero() {
+			return times
+		}
+		now = next
+	}
+}
+
+// TestMissedResults: results of peers that this node did not see to take part count if more than half of all nodes have had
+// them for missedWait, and for one trial.
+func TestMissedResults(t *testing.T) {
+	const before = -time.Hour
+	for _, c := range []struct {
+		name    string
+		peers   int
+		turn    time.Duration
+		results []result
+		follows []time.Duration
+	}{
+		{"one peer", 1, stagger, []result{{1, Proven, before, false}}, nil},
+		{"one of two peers", 2, stagger, []result{{1, Proven, before, false}}, nil},
+		{"two peers", 2, stagger, []result{{2, Proven, before, false}}, []time.Duration{missedWait}},
+		{"one", 9, stagger, []result{{1, Proven, before, false}}, nil},
+		{"half of ten nodes", 9, stagger, []result{{5, Proven, before, false}}, nil},
+		{"more than half", 9, stagger, []result{{6, Proven, before, false}}, []time.Duration{missedWait}},
+		{"short turns", 9, time.Second, []result{{6, Proven, time.Minute, false}}, []time.Duration{missedWait + time.Minute}},
+		{"long turns", 9, time.Hour, []result{{6, Proven, before, false}}, []time.Duration{time.Hour / 4}},
+		{"after the offer", 9, stagger, []result{{6, Proven, time.Second, false}}, []time.Duration{missedWait + time.Second}},
+		{"after all turns", 9, stagger, []result{{6, Proven, 10 * stagger, false}}, []time.Duration{missedWait + 10*stagger}},
+		{"others later", 9, stagger, []result{{6, Proven, before, false}, {1, Proven, time.Second, false}, {1, Proven, time.Minute, false}},
+			[]time.Duration{missedWait}},
+		{"some went back", 9, stagger, []result{{4, Proven, before, false}, {2, Reverted, before, false}}, []time.Duration{missedWait}},
+		{"more went back", 9, stagger, []result{{3, Proven, before, false}, {4, Reverted, before, false}}, nil},
+		{"untested", 9, stagger, []result{{9, WithoutTest, before, false}}, nil},
+		{"some are untested", 9, stagger, []result{{5, Proven, before, false}, {4, WithoutTest, before, false}}, nil},
+		{"with one that was seen", 9, stagger, []result{{6, Proven, before, false}, {1, Reverted, before, true}}, []time.Duration{missedWait}},
+		{"half of ten with one that was seen", 9, stagger, []result{{5, Proven, before, false}, {1, Reverted, before, true}}, nil},
+		{"others after the trial", 9, stagger, []result{{6, Proven, before, false}, {1, Proven, 10 * stagger, false},
+			{1, Proven, 20 * stagger, true}, {1, Proven, 30 * stagger, true}}, []time.Duration{missedWait, 20 * stagger}},
+	} {
+		for _, kind := range []Cluster{{Answers: true}, {}, {Answers: true, Follower: true}, {Follower: true}} {
+			in, want := kind, c.follows
+			in.Self, in.Nodes, in.Published = "n", c.peers+1, true
+			for i := range c.peers {
+				in.Peers = append(in.Peers, Peer{Name: fmt.Sprint("peer", i)})
+			}
+			if !in.Answers {
+				want = want[:min(1, len(want))] // it keeps the configuration as unproven
+			}
+			got := follows(in, c.turn, c.results)
+			if !slices.EqualFunc(got, want, func(got, want time.Duration) bool { return got >= want && got <= want+9*perNode }) {
+				t.Errorf("%s, %+v: follows after %v, want %v", c.name, kind, got, want)
+			}
+		}
+	}
+	in := Cluster{Self: "n", Nodes: 10, Peers: make([]Peer, 9), Answers: true}
+	if got := follows(in, stagger, []result{{9, Proven, -time.Hour, false}}); len(got) > 0 {
+		t.Errorf("follows after %v, and its Mark is not in the store", got)
+	}
+	in.Published, in.Nodes = true, 20
+	if got := follows(in, stagger, []result{{9, Proven, -time.Hour, false}}); len(got) > 0 {
+		t.Errorf("follows after %v, and most nodes are rejected", got)
 	}
 }
 
@@ -275,12 +314,16 @@ func TestRestoredStore(t *testing.T) {
 	for i := range w.nodes {
 		w.put(i, Mark{"former", Proven, true})
 	}
-	w.blocked = w.now.Add(stagger / 8)
+	w.silent = map[int]bool{}
+	for i := 1; i < len(w.nodes); i++ { // one reads the store, and writes its lease, before the others
+		w.silent[i] = true
+	}
 	w.log, w.most = nil, 0
 	w.offer("former")
-	if w.run(stagger / 4); len(w.log) != 0 {
-		t.Errorf("adopted before the hold is over\n%v", w.log)
+	if w.run(90 * time.Second); len(w.log) != 0 {
+		t.Errorf("the results were followed\n%v", w.log)
 	}
+	w.silent, w.changed = nil, true
 	if w.run(10 * stagger); w.most > perTurn {
 		t.Errorf("%d on trial at the same time\n%v", w.most, w.log)
 	}
@@ -407,7 +450,7 @@ func TestUnreachableNode(t *testing.T) {
 func TestFollower(t *testing.T) {
 	r := Rollout{Stagger: stagger}
 	now := time.Unix(1e9, 0)
-	c := Cluster{Self: "w", Peers: []Peer{{Name: "a"}}, Answers: true, Published: true, Follower: true}
+	c := Cluster{Self: "w", Nodes: 2, Peers: []Peer{{Name: "a"}}, Answers: true, Published: true, Follower: true}
 	r.Offer("new", now)
 	for range 10 {
 		if adopt, _ := r.Step(c, now); adopt {
@@ -437,7 +480,7 @@ func TestFollower(t *testing.T) {
 func TestFormerRelease(t *testing.T) {
 	r := Rollout{Stagger: stagger}
 	now := time.Unix(1e9, 0)
-	c := Cluster{Self: "n", Answers: true, Published: true, Peers: []Peer{{Name: "a"}, {Name: "b"}}}
+	c := Cluster{Self: "n", Nodes: 3, Answers: true, Published: true, Peers: []Peer{{Name: "a"}, {Name: "b"}}}
 	r.Offer("new", now)
 	r.Step(c, now)
 	now = now.Add(stagger / 4)

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"cmp"
+	"slices"
 	"time"
 )
 
@@ -38,14 +39,16 @@ func (r *Rollout) try(c Cluster, now time.Time) (bool, time.Duration) {
 	if left := r.Deadline().Sub(now); left > 0 {
 		return false, left
 	}
-	r.state, r.failed, r.mark.Phase = Refused, r.followed, Reverted
+	r.state, r.mark.Phase = Refused, Reverted
+	r.failed = r.followed && !r.missed // if it is set, no trial begins
+	r.missedFailed = r.missedFailed || r.followed && r.missed
 	return false, 0
 }
 
 // wait is Step for the states Waiting and Refused. In Refused, this node has no turn any
 // more, but may follow a proof.
 func (r *Rollout) wait(c Cluster, now time.Time) (bool, time.Duration) {
-	if c.Alone {
+	if c.Nodes == 1 {
 		r.settle(now)
 		r.mark = Mark{}
 		return true, 0
@@ -61,7 +64,7 @@ func (r *Rollout) wait(c Cluster, now time.Time) (bool, time.Duration) {
 	case ready && c.Published && r.readySince[c.Self].IsZero():
 		r.readySince[c.Self] = now
 	}
-	missedDue := r.missedDue(c)
+	missedDue := r.missedDue(c) // it may move, as the leases change
 	r.missed = isDue(missedDue, now)
 	g := r.count(c)
 	follow, again := r.follow(c, g, now)     // sets r.mayFollow
@@ -103,30 +106,34 @@ type group struct {
 	reverted      int       // nodes that went back
 }
 
-// isRecent reports whether the Mark of a peer is about the offered configuration, and has
-// appeared since the one before it is in force.
+// isRecent reports whether the Mark of a peer is about the offered configuration, and
+// appeared while the present one was in force, after the last offer that was withdrawn or
+// replaced (epoch).
 func (r *Rollout) isRecent(p Peer) bool { return p.Mark.ID == r.id && p.Seen.After(r.epoch) }
 
 // missedDue returns when the results that this node has missed (Peer.Missed) begin to count;
 // zero: they do not. More than half of all nodes must have a missed result other than
 // WithoutTest, which says nothing about reachability: the leases of a few dead nodes are not
-// enough. They must have had it for as long as Hold. In this time, nodes that are alive
-// restore their Marks in a store that has lost them, and the operator can withdraw the
-// configuration.
+// enough. They must have had it for missedWait. Until then, live nodes restore their Marks
+// in a store that has lost them. In a store without this node's Mark, they may not have done
+// so. Nor do missed results count after a trial without an answer that they caused.
 func (r *Rollout) missedDue(c Cluster) time.Time {
-	results, last := 0, r.since
+	var seen []time.Time
 	for _, p := range c.Peers {
 		if p.Missed && r.isRecent(p) && p.Mark.Phase != WithoutTest {
-			results++
-			if p.Seen.After(last) {
-				last = p.Seen
-			}
+			seen = append(seen, p.Seen)
 		}
 	}
-	if 2*results <= len(c.Peers)+1 {
+	majority := c.Nodes/2 + 1
+	if len(seen) < majority || !c.Published || r.missedFailed {
 		return time.Time{}
 	}
-	return last.Add(r.Hold())
+	slices.SortFunc(seen, time.Time.Compare)
+	last := seen[majority-1]
+	if last.Before(r.since) {
+		last = r.since
+	}
+	return last.Add(max(missedWait, r.Hold()))
 }
 
 // count evaluates the peers' Marks, and records which of them are Ready.

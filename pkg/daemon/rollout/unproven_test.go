@@ -58,7 +58,7 @@ func TestUnproven(t *testing.T) {
 func TestOnlyRejectedPeers(t *testing.T) {
 	r := Rollout{Stagger: stagger}
 	now := time.Unix(1e9, 0)
-	c := Cluster{Self: "n", Answers: true, Published: true}
+	c := Cluster{Self: "n", Nodes: 2, Answers: true, Published: true}
 	r.Offer("new", now)
 	for _, want := range []struct {
 		after time.Duration
@@ -76,7 +76,7 @@ func TestOnlyRejectedPeers(t *testing.T) {
 			t.Errorf("%v later: adopt %v, state %v; want %v, %v", want.after, adopt, r.State(), want.adopt, want.state)
 		}
 	}
-	c.Alone = true
+	c.Nodes = 1
 	if adopt, _ := r.Step(c, now); !adopt || r.State() != Settled {
 		t.Errorf("alone: adopt %v, state %v", adopt, r.State())
 	}

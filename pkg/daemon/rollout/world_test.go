@@ -58,7 +58,7 @@ func newWorld(n int) *world {
 func (w *world) offer(id string) { w.offered, w.at = id, w.now }
 
 func (w *world) cluster(i int) Cluster {
-	c := Cluster{Self: fmt.Sprint("node", i), Answers: !w.mute[i], Published: w.store[i] == w.nodes[i].Mark(), Peers: slices.Clone(w.others), Alone: len(w.nodes) == 1}
+	c := Cluster{Self: fmt.Sprint("node", i), Answers: !w.mute[i], Published: w.store[i] == w.nodes[i].Mark(), Peers: slices.Clone(w.others), Nodes: len(w.nodes) + len(w.others)}
 	for k := range w.nodes {
 		if k != i {
 			c.Peers = append(c.Peers, Peer{Name: fmt.Sprint("node", k), Mark: w.store[k], Seen: w.seen[k], Missed: w.missed[k]})
