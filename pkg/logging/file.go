@@ -2,6 +2,7 @@ package logging
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -26,12 +27,24 @@ type logFile struct {
 
 // OpenFile opens the file at path for appending. It creates a missing directory. The file is
 // rotated, and may be written concurrently.
-func OpenFile(path string) (*logFile, error) {
+func OpenFile(path string) (io.WriteCloser, error) {
+	l, err := openLog(path)
+	if err != nil {
+		return nil, err // l in an interface would not be nil
+	}
+	return l, nil
+}
+
+// openLog is OpenFile; New also needs writeCrashes.
+func openLog(path string) (*logFile, error) {
 	if err := file.MkdirAll(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	l := &logFile{path: path, limit: maxFile}
-	return l, l.open()
+	if err := l.open(); err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // writeCrashes has the runtime write the stack traces into the file, too, if the program

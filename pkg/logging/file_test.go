@@ -1,10 +1,13 @@
 package logging
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -49,9 +52,13 @@ func TestLogFile(t *testing.T) {
 	}
 	open := func(limit int64) *logFile {
 		t.Helper()
-		l, err := OpenFile(path)
+		w, err := OpenFile(path)
 		if err != nil {
 			t.Fatal(err)
+		}
+		l := w.(*logFile)
+		if l.crashes {
+			t.Error("stack traces go to a file that is not that of New")
 		}
 		l.limit = limit
 		return l
@@ -93,5 +100,47 @@ func TestLogFile(t *testing.T) {
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o007 != 0 {
 		t.Errorf("other users may access the log: %v, %v", info.Mode(), err)
+	}
+}
+
+// TestLogFileOfGoroutines has two goroutines write lines while the file is rotated. The race detector sees what they share.
+func TestLogFileOfGoroutines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "flannel-node.log")
+	w, err := OpenFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.(*logFile).limit = 1000 // after a rotation it is maxFile
+	const line = "0123456789\n"
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for range 100 {
+				if _, err := w.Write([]byte(line)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	rotated, current := readIf(t, path+".1"), readIf(t, path)
+	if len(rotated) != 990 || rotated+current != strings.Repeat(line, 200) {
+		t.Errorf("the files have:\n%s\nand\n%s", rotated, current)
+	}
+}
+
+// TestLogFileError checks that New marks an error about the file, and no other.
+func TestLogFileError(t *testing.T) {
+	if _, _, err := New(Options{File: t.TempDir()}); !errors.Is(err, ErrFile) {
+		t.Errorf("a directory as the file: %v", err)
+	}
+	if _, _, err := New(Options{Stderr: io.Discard, VModule: "x"}); err == nil || errors.Is(err, ErrFile) {
+		t.Errorf("an invalid option: %v", err)
+	}
+	if w, err := OpenFile(t.TempDir()); w != nil || err == nil {
+		t.Errorf("a directory is opened: %v, %v", w, err)
 	}
 }

@@ -29,8 +29,7 @@ type Options struct {
 	LogBacktraceAt string       // klog's log_backtrace_at
 }
 
-// ErrFile is in the errors of New about Options.File. All its other errors are about
-// invalid options.
+// ErrFile is wrapped by New's errors about Options.File. New's other errors are about invalid options.
 var ErrFile = errors.New("--log-file")
 
 // New returns the log, to which libraries that use klog also write. The caller must
@@ -38,12 +37,12 @@ var ErrFile = errors.New("--log-file")
 func New(o Options) (log *slog.Logger, close func() error, err error) {
 	w, close := o.Stderr, func() error { return nil }
 	if o.File != "" {
-		f, err := OpenFile(o.File)
-		if err == nil {
-			err = f.writeCrashes()
-		}
+		f, err := openLog(o.File)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: %w", ErrFile, err)
+		}
+		if err := f.writeCrashes(); err != nil {
+			return nil, nil, fmt.Errorf("%w: %w", ErrFile, errors.Join(err, f.Close()))
 		}
 		w, close = f, f.Close
 	}
