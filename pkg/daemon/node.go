@@ -84,13 +84,16 @@ func (d *Daemon) build(n *node) error {
 	if n.config.V6.On() {
 		n.lease.V6.PublicIP = n.host.link.PublicV6
 	}
-	warnings = append(warnings, n.uselessPublicIPs()...)
 	// An address of this node in the pod network; a subnet of this node in a network of the underlay.
 	warnings = append(warnings, n.config.InsideNetwork()...)
 	warnings = append(warnings, n.config.InsideUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet)...)
-	if !slices.Equal(warnings, n.warnings) { // join calls build with every retry
-		for _, w := range warnings {
-			d.Log.Warn("network configuration: "+w, "cause", causeConfigWarning)
+	for i := range warnings {
+		warnings[i] = "network configuration: " + warnings[i]
+	}
+	warnings = append(warnings, n.uselessPublicIPs()...)
+	for _, w := range warnings {
+		if !slices.Contains(n.warnings, w) { // join calls build with every retry
+			d.Log.Warn(w, "cause", causeConfigWarning)
 		}
 	}
 	n.backend, n.warnings = b, warnings

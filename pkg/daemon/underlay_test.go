@@ -43,13 +43,14 @@ func TestKeptUnderlayIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A public IP with which peers reject this node is published, with one warning, unless an operator overwrites it.
+// A public IP with which peers reject this node is published, with one warning, unless an operator overwrites it. A warning
+// about something else is not repeated.
 func TestUselessPublicIPIsLoggedOnce(t *testing.T) {
 	const useless = "169.254.1.1"
 	d, u, log := newDaemon(t)
 	m := &addressed{}
 	d.Manager = m
-	u.link.PublicV4 = netip.MustParseAddr(useless)
+	u.link.V4, u.link.PublicV4 = netip.MustParseAddr("10.5.3.3"), netip.MustParseAddr(useless) // V4 is in the pod network
 	in, n := newInbox(), &node{}
 	in.setConfig([]byte("one 10.5.0.0/16"))
 	for range 2 { // join retries
@@ -79,6 +80,9 @@ func TestUselessPublicIPIsLoggedOnce(t *testing.T) {
 		}
 		if lines := log.With("cause="+causeConfigWarning).Naming("msg", useless, "--public-ip"); len(lines) != step.lines {
 			t.Errorf("step %d: logged %d times, want %d\n%s", i, len(lines), step.lines, log)
+		}
+		if lines := log.With("cause="+causeConfigWarning).Naming("msg", "10.5.3.3"); len(lines) != 1 {
+			t.Errorf("step %d: the address in the pod network is logged %d times\n%s", i, len(lines), log)
 		}
 	}
 }
