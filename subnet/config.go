@@ -93,8 +93,8 @@ func (c Config) CheckSource(a netip.Addr) error {
 	return nil
 }
 
-// CheckNodeAddress returns an error if a is no address at which all other nodes could reach a node. A node rejects a peer
-// that publishes such an address, ignores it in an annotation, and warns if it publishes one itself.
+// CheckNodeAddress returns an error for an address at which other nodes cannot reach a node, such as loopback or
+// link-local. Peers with one are rejected; in an annotation it is ignored; a node that publishes one warns.
 func CheckNodeAddress(a netip.Addr) error {
 	if !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() || a.Is4In6() || a.Zone() != "" ||
 		a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {

@@ -232,7 +232,7 @@ func describeLease(l *subnet.Lease, actual annotations) (want annotations, probl
 
 // Operator returns an address that the operator has set by an annotation: IPv6 or, without
 // v6, IPv4. It is zero if the annotation is empty. It is zero, with a problem, if the
-// annotation is not such an address, or one with which peers would reject this node.
+// annotation is not an address of that family, or one with which peers would reject this node.
 func (n annotations) Operator(name annotation, v6 bool) (a netip.Addr, problem string) {
 	if n[name] == "" {
 		return netip.Addr{}, ""
