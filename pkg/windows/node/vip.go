@@ -62,27 +62,27 @@ type SourceVIP struct {
 // feature gates, and perhaps the pod networks.
 func ReserveVIP(ctx context.Context, k VIPKeeper, subnetFile string, proxy KubeProxy) (result SourceVIP, text string, err error) {
 	var vip VIP
-	var notNeeded error // errVIPNotNeeded, a success: on an L2Bridge, the addresses of the host's endpoint are reserved instead
+	needed := true // false: on an L2Bridge, the addresses of the host's endpoint are reserved instead
 	waiting := func(reason error) { k.Log.Info("waiting to reserve the source VIP", "reason", reason) }
 	err = retry(ctx, 500*time.Millisecond, nil, waiting, func() (err error) { // nil: no notifications. The interval is a choice
 		if vip, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, errVIPNotNeeded) {
-			notNeeded, err = err, nil
-		} else if errors.Is(err, errHostAddress) { // likewise; kube-proxy need not wait: the daemon tries again
+			needed, err = false, nil
+		} else if errors.Is(err, errHostAddress) { // a success for kube-proxy: the daemon tries again
 			k.Log.Warn("could not reserve all addresses of the host's endpoint", "error", err)
-			notNeeded, err = errVIPNotNeeded, nil
+			needed, err = false, nil
 		} else if errors.Is(err, errFormerEndpoint) { // likewise
 			k.Log.Warn("could not remove all of a former source VIP", "error", err)
 			err = nil
 		}
 		return err
 	})
-	result.Needed = notNeeded == nil // also if the error came before it was known
+	result.Needed = needed // also if the error came before it was known
 	if err != nil {
 		return result, "", err
 	}
 	text = fmt.Sprintf("%s of %s is kube-proxy's source VIP on %s; published in %s", vip.Addr, vip.Subnet, vip.Network, k.File)
 	if !result.Needed {
-		text = fmt.Sprintf("%v such as %s", notNeeded, vip.Network)
+		text = fmt.Sprintf("%v such as %s", errVIPNotNeeded, vip.Network)
 	}
 	version, err := k.Client.Version(ctx)
 	if err != nil {
