@@ -24,7 +24,7 @@ command line takes precedence. Boolean flags take =true or =false.`
 
 // daemonExits are the exit codes of the daemon.
 var daemonExits = map[int]string{
-	exitOK: "stopped by a signal", exitError: "the lease was lost, or an error on which flanneld does not wait", exitHeld: held,
+	exitOK: "stopped by a signal", exitError: "the lease was lost, or an error that flanneld does not retry", exitHeld: held,
 }
 
 // defaultWidth is that of the help if it is not printed to a terminal.

@@ -28,7 +28,7 @@ import (
 // Exit codes, as documented in Documentation/running.md.
 const (
 	exitOK    = 0 // stopped by a signal, or a command that succeeded
-	exitError = 1 // the lease was lost, or an error on which flanneld does not wait
+	exitError = 1 // the lease was lost, or an error that flanneld does not retry
 	exitUsage = 2 // invalid command line or environment
 
 	exitNotReady   = 3 // status, wait: not ready; doctor: a check failed; cni-conf: the file differs
