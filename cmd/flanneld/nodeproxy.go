@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +26,7 @@ type proxyRun struct {
 
 	minor  int            // of kube-proxy's version, 34 of 1.34; 0: flags was not called yet
 	keeper node.VIPKeeper // likewise; open until the process ends
+	warned reconcile.Once // of SourceVIP.Warning
 }
 
 // flags returns kube-proxy's flags for this node's network and its HNS. It reserves the
@@ -45,14 +45,15 @@ func (r *proxyRun) flags(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 	}
-	// Of the warnings, only those of the first call are logged: the daemon logs them, too.
-	defer func() { r.keeper.Log = slog.New(slog.DiscardHandler) }()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	proxy := node.KubeProxy{Minor: r.minor, Gates: strings.FieldsFunc(r.gates, func(c rune) bool { return c == ',' })}
 	reserved, _, err := node.ReserveVIP(ctx, r.keeper, r.SubnetFile, proxy) // _: the same as text for a person
 	if err != nil {
 		return nil, fmt.Errorf("kube-proxy's flags: %w", err)
+	}
+	if warning := reserved.Warning; r.warned.Due(warning, time.Now()) && warning != nil { // nil: it is over
+		r.log.Warn("could not do all for the source VIP", "error", warning)
 	}
 	return append(r.own(), reserved.Flags...), nil
 }

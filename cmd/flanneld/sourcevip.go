@@ -70,6 +70,9 @@ func sourceVIP(c *call) func(context.Context) int {
 		if err != nil {
 			err = fmt.Errorf("source-vip: %w", err)
 		}
+		if reserved.Warning != nil {
+			c.log.Warn("could not do all for the source VIP", "error", reserved.Warning)
+		}
 		return c.answer(vipAnswer{SourceVIP: reserved, Problem: problem(err)}, text, err)
 	}
 }

@@ -49,11 +49,12 @@ func OpenVIP(subnetFile, dataDir string, log *slog.Logger) (VIPKeeper, error) {
 
 // SourceVIP is the result of ReserveVIP.
 type SourceVIP struct {
-	Needed bool     `json:"needed"`        // false: the network is an L2Bridge
-	DSR    *bool    `json:"dsr,omitempty"` // HNS supports kube-proxy's --enable-dsr; nil: an error came first
-	*VIP            // what File has; without Addr if it is not Needed; nil: an error came first
-	Flags  []string `json:"kubeProxyFlags,omitempty"`
-	File   string   `json:"file,omitempty"` // where the VIP is published; "": not Needed, or an error came first
+	Needed  bool     `json:"needed"`        // false: the network is an L2Bridge
+	DSR     *bool    `json:"dsr,omitempty"` // HNS supports kube-proxy's --enable-dsr; nil: an error came first
+	*VIP             // what File has; without Addr if it is not Needed; nil: an error came first
+	Flags   []string `json:"kubeProxyFlags,omitempty"`
+	File    string   `json:"file,omitempty"` // where the VIP is published; "": not Needed, or an error came first
+	Warning error    `json:"-"`              // what could not be done, and does not concern kube-proxy: the daemon tries again; nil: nothing
 }
 
 // ReserveVIP reserves the source VIP if the node needs one, and returns it with the
@@ -68,11 +69,9 @@ func ReserveVIP(ctx context.Context, k VIPKeeper, subnetFile string, proxy KubeP
 		if vip, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, errVIPNotNeeded) {
 			needed, err = false, nil
 		} else if errors.Is(err, errHostAddress) { // a success for kube-proxy: the daemon tries again
-			k.Log.Warn("could not reserve all addresses of the host's endpoint", "error", err)
-			needed, err = false, nil
+			needed, result.Warning, err = false, err, nil
 		} else if errors.Is(err, errFormerEndpoint) { // likewise
-			k.Log.Warn("could not remove all of a former source VIP", "error", err)
-			err = nil
+			result.Warning, err = err, nil
 		}
 		return err
 	})
