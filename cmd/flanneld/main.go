@@ -52,7 +52,7 @@ func runForeground(p process) int {
 // runService runs the program as a Windows service, with the event log as its
 // stderr. Errors of the service itself go to the real stderr.
 func runService(p process) int {
-	p.args = service.Arguments(p.args)
+	p.args, _ = service.Arguments(p.args)
 	stderr, events, closeLog, err := logging.OpenEventLog(service.Name)
 	if err != nil {
 		return p.reportError(err)

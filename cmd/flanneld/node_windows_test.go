@@ -195,13 +195,21 @@ func TestNodeRetryAsServices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := time.Parse(time.DateTime, string(text[:min(len(text), len(time.DateTime))])); err != nil {
-		t.Errorf("the log does not begin with the date: %v", err)
+	if !strings.Contains(string(text), "1/8") {
+		t.Errorf("the log has no step:\n%s", text)
+	}
+	for line := range strings.Lines(string(text)) {
+		if !strings.Contains(line, "1/8") && !strings.Contains(line, "--retry") {
+			continue
+		}
+		if _, err := time.Parse(time.DateTime, line[:min(len(line), len(time.DateTime))]); err != nil {
+			t.Errorf("the line %q does not begin with the date: %v", line, err)
+		}
 	}
 }
 
 // TestNodeStopService stops the service of flanneld, which flanneld service install has created. A service of another tool
-// runs on, and node start --services interrupts neither.
+// runs on, also after node reset, and node start --services interrupts neither.
 func TestNodeStopService(t *testing.T) {
 	machine(t)
 	program, err := os.Executable()
@@ -220,19 +228,25 @@ func TestNodeStopService(t *testing.T) {
 	}
 	eventually.True(t, "the service works", exists(copied))
 	dir, process := t.TempDir(), serviceStatus(t).ProcessId
-	runsOn := func(step string, want int, args ...string) {
+	runsOn := func(step string, want int, args ...string) (problems string) {
 		t.Helper()
 		code, out, problems := flanneldSays(t.Context(), append([]string{"node"}, append(args, "--base-dir="+dir)...)...)
 		if status := serviceStatus(t); code != want || status.State != svc.Running || status.ProcessId != process {
 			t.Errorf("%s: %q ends with %d; the process %d became %+v\n%s%s", step, args, code, process, status, out, problems)
 		}
+		return problems
 	}
 	runsOn("files are missing", exitError, "start", "--services", "--management-ip=192.0.2.1")
 	other := service.Config{Command: append([]string{program}, args...)}
 	if err := service.Control(t.Context(), "install", other, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	runsOn("a service of another tool", exitOK, "stop")
+	const of = "a service of another tool"
+	runsOn(of, exitOK, "stop")
+	if problems := runsOn(of, exitError, "start", "--services", "--management-ip=192.0.2.1"); !logtest.Names(problems, "nssm") {
+		t.Errorf("node start --services says %s", problems)
+	}
+	runsOn(of, exitOK, "reset", "--cni-conf-dir="+dir)
 	if err := service.Control(t.Context(), "install", service.Config{Command: config.Command}, io.Discard); err != nil {
 		t.Fatal(err)
 	}

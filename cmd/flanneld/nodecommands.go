@@ -24,11 +24,11 @@ that --base-dir must have.
 --network-mode and --cluster-cidr are used only if the file --net-conf does not exist. Without --management-ip, the
 flags that are not given have the values of the last run, which are in flannel-node.json in --base-dir.`
 
-const aboutNodeStop = `Stops what node start started, in reverse order, and the service flanneld, also one that flanneld service install
-created. The network stays in place, and a kubelet or kube-proxy that others installed as a service runs on.`
+const aboutNodeStop = `Stops what node start started, and the service flanneld, if flanneld service install created it (as node start
+--services does). Services that others installed run on. The network stays in place.`
 
 const aboutNodeReset = `Removes what node start created, the network included: the host has no address for half a minute, and pods of this
-node lose their network, so drain it first. Programs, logs, the kubeconfig, the network configuration, a kubelet
+node lose their network, so drain it first. Programs, logs, the kubeconfig, the network configuration, services
 that others installed, and networks of others stay.`
 
 const aboutNodeProxy = `Runs kube-proxy in the foreground, for a HostProcess container. It waits until flanneld is ready, passes the flags
@@ -58,9 +58,9 @@ const (
 // settingsName is the file in which node start keeps its flags.
 const settingsName = "flannel-node.json"
 
-// say prints what a command below node does, with the time.
+// say prints what a command below node does, with the date and time: flannel-node.log has the runs of several boots.
 func (c *call) say(text string) {
-	fmt.Fprintf(c.stdout, "%s  %s\n", time.Now().Format("15:04:05"), text) //nolint:errcheck // the exit status says how it ended
+	fmt.Fprintf(c.stdout, "%s  %s\n", time.Now().Format(time.DateTime), text) //nolint:errcheck // the exit status says how it ended
 }
 
 // baseDirFlag declares --base-dir.
@@ -165,17 +165,29 @@ func (c *call) stopComponents(ctx context.Context, baseDir string) error {
 	return nil
 }
 
-// stopDaemonService stops the service flanneld, if there is one that flanneld service install created. Another one,
-// such as nssm's, is left as it is.
-func (c *call) stopDaemonService(ctx context.Context) error {
+// daemonService reports whether there is a service flanneld, and whether flanneld service install created it. If not, it is
+// another tool's, such as nssm's.
+func daemonService() (exists, own bool, err error) {
 	command, _, err := service.Settings()
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, false, nil
+	}
+	_, own = service.Arguments(command)
+	return err == nil, own, err
+}
+
+// leavesService prints that the service flanneld of another tool is left as it is.
+func (c *call) leavesService() {
+	c.say("the service " + service.Name + " is left as it is: flanneld service install did not create it")
+}
+
+// stopDaemonService stops the service flanneld, if there is one that flanneld service install created.
+func (c *call) stopDaemonService(ctx context.Context) error {
+	switch exists, own, err := daemonService(); {
+	case err != nil || !exists:
 		return err
-	case len(service.Arguments(command)) == len(command): // it does not end with "service run"
-		c.say("the service " + service.Name + " is left as it is: flanneld service install did not create it")
+	case !own:
+		c.leavesService()
 		return nil
 	}
 	return c.flanneld(ctx, nil, "service", "stop")

@@ -68,8 +68,16 @@ func (c *call) resetNode(ctx context.Context, baseDir string, files []string) er
 	if err := c.stopComponents(ctx, baseDir); err != nil {
 		return err
 	}
-	if err := c.flanneld(ctx, nil, "service", "uninstall"); err != nil {
+	exists, own, err := daemonService()
+	switch {
+	case err != nil:
 		return err
+	case exists && !own: // if it runs, cleanup refuses below
+		c.leavesService()
+	default:
+		if err := c.flanneld(ctx, nil, "service", "uninstall"); err != nil {
+			return err
+		}
 	}
 	components := c.components(baseDir, nodeSettings{})
 	if err := errors.Join(components.RemoveService(kubelet), components.RemoveService(kubeProxy)); err != nil {

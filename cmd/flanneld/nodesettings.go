@@ -115,12 +115,10 @@ func (s *nodeSettings) complete(set *pflag.FlagSet, baseDir string) error {
 	if s.KubeConfig == "" {
 		s.KubeConfig = filepath.Join(baseDir, "config")
 	}
-	if s.NodeName == "" { // COMPUTERNAME is cut after 15 characters
-		host, err := os.Hostname()
-		if err != nil {
+	if s.NodeName == "" {
+		if s.NodeName, err = nodeOfHost(); err != nil {
 			return err
 		}
-		s.NodeName = strings.ToLower(host)
 	}
 	for _, path := range []*string{&s.LogDir, &s.KubeConfig, &s.NetConf, &s.KubeletConfig, &s.ClientCA, &s.CNIBinDir, &s.CNIConfDir} {
 		if *path, err = fullPath(*path); err != nil {
@@ -128,6 +126,12 @@ func (s *nodeSettings) complete(set *pflag.FlagSet, baseDir string) error {
 		}
 	}
 	return s.check()
+}
+
+// nodeOfHost returns the host name as kubelet makes a Node's of it. COMPUTERNAME is cut after 15 characters.
+func nodeOfHost() (string, error) {
+	host, err := os.Hostname()
+	return strings.ToLower(host), err
 }
 
 // check finds mistakes before they are kept for the next run.

@@ -76,8 +76,7 @@ func (c *call) untilStarted(ctx context.Context, baseDir string, once func(conte
 	}
 	defer log.Close() //nolint:errcheck // every line is written already
 	c.stdout, c.stderr = log, log
-	// The file has the runs of several boots, and say prints no date.
-	fmt.Fprintf(log, "%s  node start --retry\n", time.Now().Format(time.DateTime)) //nolint:errcheck // as for say
+	c.say("node start --retry")
 	if err := c.components(baseDir, last).Record(boot); err != nil {
 		return err
 	}
@@ -97,6 +96,13 @@ func (c *call) untilStarted(ctx context.Context, baseDir string, once func(conte
 func (n *nodeStart) start(ctx context.Context, asServices bool) (err error) {
 	if err := n.complete(n.flags, *n.baseDir); err != nil {
 		return err
+	}
+	if !n.flags.Changed("node-name") {
+		if host, err := nodeOfHost(); err != nil {
+			return err
+		} else if host != n.NodeName { // a kubelet that others installed may register the host's
+			n.say(fmt.Sprintf("keeps the node name %s of the last run; --node-name=%s changes it", n.NodeName, host))
+		}
 	}
 	if n.program, err = os.Executable(); err != nil {
 		return err
@@ -134,12 +140,21 @@ func (n *nodeStart) start(ctx context.Context, asServices bool) (err error) {
 
 // chooseServices sets Services if the components are to be services from now on, or are
 // services already: the settings that say so may have been lost, but not the service of kubelet.
+// It does not replace a service flanneld of another tool.
 func (n *nodeStart) chooseServices(ctx context.Context, asServices bool) (err error) {
 	if !n.Services {
 		n.Services, err = n.components.HasService(kubelet)
 	}
-	if err != nil || n.Services || !asServices {
+	if err != nil || !n.Services && !asServices {
 		return err
+	}
+	switch exists, own, err := daemonService(); {
+	case err != nil:
+		return err
+	case exists && !own:
+		return fmt.Errorf("another tool created the service %s, such as nssm; remove it, such as by nssm remove %[1]s confirm, and run this command again", service.Name)
+	case n.Services:
+		return nil
 	}
 	n.Services = true
 	return n.stopComponents(ctx, *n.baseDir) // which run as processes until now

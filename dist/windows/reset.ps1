@@ -4,7 +4,7 @@ Removes what start.ps1 and install-services.ps1 created, the network included: t
 minute.
 
 .DESCRIPTION
-Pods of this node lose their network: drain it first. Programs, logs, kubeconfig, a kubelet that others installed, and
+Pods of this node lose their network: drain it first. Programs, logs, kubeconfig, services that others installed, and
 networks of others stay; flanneld cleanup --dry-run shows what is removed. The network configuration (start.ps1
 -NetConf) stays, too: delete it before you run start.ps1 with another -NetworkMode or -ClusterCIDR.
 #>

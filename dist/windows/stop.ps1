@@ -1,7 +1,8 @@
 <#
 .SYNOPSIS
-Stops what start.ps1 started, in reverse order, and the service flanneld, also one that "flanneld service install"
-created. The network stays as it is, and pods keep their connections; start.ps1 starts again.
+Stops what start.ps1 started, and the service flanneld, if "flanneld service install" created it (as install-services.ps1
+does). Services that others installed run on. The network stays as it is, and pods keep their connections; start.ps1
+starts again.
 #>
 [CmdletBinding()]
 param([string]$BaseDir = 'C:\k')

@@ -6,7 +6,6 @@ package service
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/windows"
@@ -17,7 +16,7 @@ import (
 // line ends with runVerb, which install adds, or (a service that another tool
 // created) the parent process is the service manager.
 func Started(args []string) bool {
-	if slices.Equal(args[max(0, len(args)-len(runVerb)):], runVerb) {
+	if _, fromInstall := Arguments(args); fromInstall {
 		return true
 	}
 	isService, err := svc.IsWindowsService()

@@ -108,11 +108,12 @@ func (c Config) Warnings() []string {
 // runVerb is the end of the service's command line; see Started.
 var runVerb = []string{"service", "run"}
 
-// Arguments returns the arguments without runVerb, as the daemon parses them. They need not
-// end with it: a service that another tool created runs the daemon, too.
-func Arguments(args []string) []string {
-	if n := len(args); n >= 2 && args[n-2] == runVerb[0] {
-		return args[:n-2]
+// Arguments returns the arguments without runVerb, as the daemon parses them, and whether they end with it: flanneld
+// service install created the service. Others, such as nssm's, may run the daemon, too.
+func Arguments(args []string) (rest []string, fromInstall bool) {
+	rest = args[:max(0, len(args)-len(runVerb))]
+	if slices.Equal(args[len(rest):], runVerb) {
+		return rest, true
 	}
-	return args
+	return args, false
 }

@@ -29,3 +29,20 @@ func TestServiceWarnings(t *testing.T) {
 		t.Error(w)
 	}
 }
+
+// The last two words together are those of flanneld service install.
+func TestArguments(t *testing.T) {
+	for line, want := range map[string]bool{
+		`flanneld.exe --iface=Ethernet service run`: true, "service run": true,
+		"flanneld.exe service start": false, "flanneld.exe --iface run": false, "nssm.exe": false, "": false,
+	} {
+		command := strings.Fields(line)
+		rest := len(command)
+		if want {
+			rest -= 2
+		}
+		if args, got := Arguments(command); got != want || len(args) != rest {
+			t.Errorf("%q: %t, with the arguments %q", line, got, args)
+		}
+	}
+}
