@@ -80,18 +80,22 @@ func TestDuplicateMAC(t *testing.T) {
 }
 
 // A node that gets another subnet takes the MAC address that goes with it: the owner of the former subnet derives the
-// one that the device may still have.
+// one that the device may still have. A subnet of a family that is off now concerns no device.
 func TestAnotherSubnetAnotherMAC(t *testing.T) {
 	for _, c := range []struct {
-		before string
-		want   bool
-	}{{"", false}, {"10.5.1.0/24", false}, {"10.5.9.0/24", true}} {
+		before, before6 string
+		want            bool
+	}{{"", "", false}, {"10.5.1.0/24", "", false}, {"10.5.9.0/24", "", true}, {"10.5.1.0/24", "fd00:5:0:1::/64", false}} {
 		d, _, _ := newDaemon(t)
 		d.Parse = parseVXLAN
 		d.Manager = &movingManager{subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}}
 		d.Settings.SubnetFile = t.TempDir() + "/subnet.env"
 		if c.before != "" {
-			if _, err := subnet.WriteEnv(d.Settings.SubnetFile, subnet.Env{V4Network: netip.MustParsePrefix("10.5.0.0/16"), V4Subnet: netip.MustParsePrefix(c.before), MTU: 1450}); err != nil {
+			env := subnet.Env{V4Network: netip.MustParsePrefix("10.5.0.0/16"), V4Subnet: netip.MustParsePrefix(c.before), MTU: 1450}
+			if c.before6 != "" {
+				env.V6Network, env.V6Subnet = netip.MustParsePrefix("fd00:5::/48"), netip.MustParsePrefix(c.before6)
+			}
+			if _, err := subnet.WriteEnv(d.Settings.SubnetFile, env); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
 	"flannel/subnet"
@@ -128,13 +127,18 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	}
 	d.updateRules(&next) // before Watch, which starts after join, hands over the first set
 	next.readdressed = map[string]bool{}
-	if env.V4Subnet.IsValid() && env.V4Subnet != lease.V4.Subnet || env.V6Subnet.IsValid() && env.V6Subnet != lease.V6.Subnet {
-		// A device may still have the MAC address that is derived from the former
-		// subnet. The next owner of that subnet derives the same address, so the device
-		// must get another one.
-		for _, dev := range next.backend.Devices(next.lease) {
-			next.readdressed[dev.Name] = dev.MAC != dataplane.MAC{} // zero: the device has none, or a random one
-		}
+	before := next.lease
+	if before.V4.On() && env.V4Subnet.IsValid() {
+		before.V4.Subnet = env.V4Subnet
+	}
+	if before.V6.On() && env.V6Subnet.IsValid() {
+		before.V6.Subnet = env.V6Subnet
+	}
+	// A device may still have the MAC address that is derived from the former subnet of its family. The next owner of
+	// that subnet derives the same address, so the device must get another one.
+	of := next.backend.Devices(before)
+	for i, dev := range next.backend.Devices(next.lease) {
+		next.readdressed[dev.Name] = dev.MAC != of[i].MAC
 	}
 	*n = next
 	// As the store has it; without the mutex: no publisher runs before the node has joined. If an
