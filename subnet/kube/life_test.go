@@ -220,7 +220,7 @@ func misfit(t *testing.T, o outside) {
 		want []string // what the error names
 	}{
 		{"misfit-1", tenNet, []string{"10.99.1.0/24", "misfit-1", "10.244.0.0/16", "--cluster-cidr"}},
-		{"misfit-2", dualNet, []string{"misfit-2", "IPv6", "10.244.5.0/24", "--cluster-cidr"}},
+		{"misfit-2", dualNet, []string{"misfit-2", "IPv6", "10.244.5.0/24", "--cluster-cidr", "delete it"}},
 	} {
 		n := start(t, o.Server, c.name, nil)
 		if _, err := n.Acquire(t.Context(), c.cfg, subnet.Lease{}); err == nil || !logtest.Names(err.Error(), c.want...) {

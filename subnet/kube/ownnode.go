@@ -136,7 +136,8 @@ func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Pre
 			*f.s = netip.Prefix{} // the Node may have a podCIDR of a family that cfg disables
 		case !f.s.IsValid():
 			problems = append(problems, fmt.Errorf("node %s has no %s podCIDR (only %s), but the network configuration enables %s: "+
-				"start kube-controller-manager with a --cluster-cidr of both families, or disable %s",
+				"start kube-controller-manager with a --cluster-cidr of both families, then drain this Node, delete it and "+
+				"restart its kubelet, since podCIDRs of a Node never change; or disable %s",
 				name, f.family, strings.Join(cidrs, ", "), f.family, f.family))
 		case !f.network.Prefix.Contains(f.s.Addr()) || f.s.Bits() < f.network.Prefix.Bits():
 			problems = append(problems, fmt.Errorf("podCIDR %s of node %s is not in %s %s of the network configuration: "+
