@@ -166,7 +166,8 @@ func formerOf(env subnet.Env, networks []netip.Prefix, lease subnet.Lease) (f fo
 // It fails if one of them is not available, or if they do not fit together, and with
 // errNewConfig.
 func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
-	if raw, unread := in.takeConfig(); unread {
+	raw, unread := in.takeConfig()
+	if unread {
 		n.configErr = d.readConfig(n, raw)
 	}
 	switch {
@@ -174,6 +175,9 @@ func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 		return caused{fmt.Errorf("invalid network configuration: %w", n.configErr), causeConfigRefused}
 	case n.maker == nil:
 		return errNoConfig
+	}
+	if unread { // what was reported is not the reason any more, and chooseUnderlay may wait for the store
+		d.reportWaiting(errNoLease)
 	}
 	err := d.chooseAndBuild(ctx, n)
 	if err == nil && in.hasUnreadConfig() { // chooseUnderlay may have waited for this node's podCIDR

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -213,6 +214,58 @@ func (s *slowStore) WatchConfig(ctx context.Context, changed func([]byte)) error
 func (s *slowStore) Acquire(ctx context.Context, _ subnet.Config, _ subnet.Lease) (none subnet.Lease, _ error) {
 	<-ctx.Done()
 	return none, ctx.Err()
+}
+
+// unassignedStore has the configuration after a moment, and waits without end for what PublicIPs reads.
+type unassignedStore struct {
+	movingManager
+	first time.Duration // until the configuration
+	mu    sync.Mutex
+	last  error // reported last
+}
+
+func (s *unassignedStore) WatchConfig(ctx context.Context, changed func([]byte)) error {
+	time.Sleep(s.first)
+	return s.movingManager.WatchConfig(ctx, changed)
+}
+
+func (s *unassignedStore) PublicIPs(ctx context.Context) (none subnet.PublicIPs, _ error) {
+	<-ctx.Done()
+	return none, ctx.Err()
+}
+
+func (s *unassignedStore) Report(r subnet.Report) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = r.Problem
+}
+
+// A missing configuration is no longer reported when it has arrived, even if the node then waits for the store.
+func TestConfigurationArrivesAndTheStoreWaits(t *testing.T) {
+	for _, first := range []time.Duration{time.Millisecond, 2 * joinGrace} {
+		synctest.Test(t, func(t *testing.T) {
+			d, _, _ := newDaemon(t)
+			s := &unassignedStore{first: first}
+			d.Manager = s
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- d.Run(ctx) }()
+			for _, c := range []struct {
+				after time.Duration
+				want  error
+			}{{0, errNoConfig}, {first + time.Millisecond, errNoLease}} {
+				time.Sleep(c.after)
+				synctest.Wait()
+				s.mu.Lock()
+				if problem := d.Board.Now().Problem; !errors.Is(s.last, c.want) || problem != c.want.Error() {
+					t.Errorf("%v after the start, with a configuration after %v: reported %v, and %s", c.after, first, s.last, problem)
+				}
+				s.mu.Unlock()
+			}
+			cancel()
+			<-ended
+		})
+	}
 }
 
 // Why the node cannot join is logged at once, even if the next attempt gets further and waits for the store. Only a missing
