@@ -24,7 +24,7 @@ func TestNodes(t *testing.T) {
 	s := kubetest.Start(t)
 	for name, test := range map[string]func(*testing.T, outside){
 		"Life": life, "Waiting": waiting, "Pod": byPod, "Misfit": misfit, "Hands": otherHands, "Operator": operator, "Chosen": chosen, "Anew": anew,
-		"Garbage": garbage, "Unmanaged": unmanaged, "Condition": conditions, "Events": events, "Restored": restoredStore,
+		"Garbage": garbage, "Unmanaged": unmanaged, "Condition": conditions, "Unassigned": unassigned, "Events": events, "Restored": restoredStore,
 		"Bound": boundToItsNode, "Heartbeat": heartbeats, "Examined": examined, "Services": services,
 		"Order": lookedUpInOrder, "Label": byLabel, "Without": withoutPodCIDR, "FewEvents": fewEvents,
 		"Published": published, "Sources": overwrittenSources, "Unanswered": unanswered, "NotTheAPI": notTheAPI,

@@ -124,10 +124,11 @@ func (m *Manager) findName(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-// tellWaiting tells the caller of PublicIPs or Acquire what they wait for (activity) and why. It logs the reason, too, if
-// logged is another one, and updates logged.
+// tellWaiting tells the caller of PublicIPs or Acquire, and the cluster, what they wait for (activity) and why. It logs the
+// reason, too, if logged is another one, and updates logged.
 func (m *Manager) tellWaiting(activity, cause, reason string, logged *string) {
 	m.o.Waiting(activity + ": " + reason)
+	m.reporter.waiting(activity + ": " + reason)
 	if reason != *logged {
 		m.log.Warn(activity, "cause", cause, "reason", reason)
 		*logged = reason

@@ -62,18 +62,33 @@ func (m *Manager) Report(report subnet.Report) {
 	defer r.mu.Unlock()
 	before := r.status
 	s := &r.status
-	s.problem = ""
-	if report.Problem != nil {
-		s.problem = clip(report.Problem.Error())
-	}
-	s.synced = report.Problem == nil
-	if s.since.IsZero() || s.synced != before.synced {
-		s.since = time.Now()
-	}
+	s.setProblem(report.Problem)
 	s.rejected, s.lostPods = rejected, lostPodsMessage(report.LostPods)
 	s.advice, s.pendingConfig = clip(report.Advice), clip(report.PendingConfig)
 	if *s != before {
 		reconcile.Notify(r.changed)
+	}
+}
+
+// waiting reports what PublicIPs or Acquire wait for, which call it. The rest of the status stays.
+func (r *reporter) waiting(reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.status
+	if r.status.setProblem(errors.New(reason)); r.status != before {
+		reconcile.Notify(r.changed)
+	}
+}
+
+// setProblem records why the network is not synced; nil: it is.
+func (s *status) setProblem(problem error) {
+	synced := problem == nil
+	if s.since.IsZero() || s.synced != synced {
+		s.since = time.Now()
+	}
+	s.synced, s.problem = synced, ""
+	if !synced {
+		s.problem = clip(problem.Error())
 	}
 }
 

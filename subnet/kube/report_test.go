@@ -78,6 +78,32 @@ func conditions(t *testing.T, o outside) {
 	}
 }
 
+// unassigned: the condition of a Node without a podCIDR says so, whatever was reported before the Node was read.
+func unassigned(t *testing.T, o outside) {
+	o.add("unassigned-1")
+	n := start(t, o.Server, "unassigned-1", func(op *Options) { op.Grace = time.Millisecond })
+	n.Report(subnet.Report{Problem: errors.New("no configuration"), LostPods: []string{"default/web"}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := n.PublicIPs(ctx)
+		ended <- err
+	}()
+	eventually.True(t, "the condition names the podCIDR", func() bool {
+		c := o.condition("unassigned-1")
+		return c.Status == corev1.ConditionTrue && logtest.Names(c.Message, "unassigned-1", "podCIDR", "--allocate-node-cidrs")
+	})
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	n.reporter.mu.Lock()
+	defer n.reporter.mu.Unlock()
+	if n.reporter.status.lostPods == "" {
+		t.Error("the pods without network are forgotten")
+	}
+}
+
 // events: each once, whatever is reported how often.
 func events(t *testing.T, o outside) {
 	o.add("events-1", "10.244.50.0/24")
