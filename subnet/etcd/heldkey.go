@@ -101,24 +101,6 @@ const (
 	lost
 )
 
-// news is something that the caller of a heldKey logs.
-type news struct {
-	what     newsKind
-	from, to clientv3.LeaseID // newsMoved: the etcd leases
-	value    *leaseValue      // newsModified, newsConflict: what someone else wrote; nil: it is unreadable
-}
-
-type newsKind int
-
-const (
-	newsMoved     newsKind = iota // someone put the key on another etcd lease
-	newsReplaced                  // the store was replaced
-	newsModified                  // someone else changed the value
-	newsConflict                  // someone else changes it again and again
-	newsWithdrawn                 // the key was deleted with most others
-	newsRestored                  // it is there again after newsWithdrawn
-)
-
 // sight is what the store has, or had at a revision, for observe.
 type sight struct {
 	kv       *mvccpb.KeyValue // nil: the key is missing

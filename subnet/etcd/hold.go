@@ -186,6 +186,24 @@ func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 	return write, due
 }
 
+// news is something that the caller of a heldKey logs.
+type news struct {
+	what     newsKind
+	from, to clientv3.LeaseID // newsMoved: the etcd leases
+	value    *leaseValue      // newsModified, newsConflict: what someone else wrote; nil: it is unreadable
+}
+
+type newsKind int
+
+const (
+	newsMoved     newsKind = iota // someone put the key on another etcd lease
+	newsReplaced                  // the store was replaced
+	newsModified                  // someone else changed the value
+	newsConflict                  // someone else changes it again and again
+	newsWithdrawn                 // the key was deleted with most others
+	newsRestored                  // it is there again after newsWithdrawn
+)
+
 // tell logs what someone else did to our key. If the key was moved from our etcd lease, tell
 // revokes our etcd lease.
 func (m *Manager) tell(ctx context.Context, key string, n news) {
