@@ -33,6 +33,8 @@ import (
 //	             someone else restored the value            none                                  held
 //	             the key was deleted                        wait for the rest of the burst        missing
 //	             another node created the deleted key       none                                  lost
+//	             another node's value, which a replaced
+//	             store had, is written for the third time   none                                  lost
 //	             it was created with an invalid value       write, now or after the pause         overwritten
 //	             the store was replaced: no key, or another
 //	             value                                      write now                             overwritten
@@ -87,6 +89,9 @@ type seen struct {
 	mod, created int64            // the key's ModRevision and CreateRevision, also once it is deleted; 0: a write creates it
 	gone         int64            // a later revision at which the key was missing; 0: none
 	id           clientv3.LeaseID // the etcd lease that the key was on
+	// foreign: when we first saw the key in a replaced store, it had another node's value.
+	// Either the backup has a former owner's, or a node that runs has created the key there.
+	foreign bool
 }
 
 // keyState is a state of the table above heldKey. Their order counts: in those before
@@ -160,7 +165,12 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 		return
 	}
 	// It is ours. Then: is it as it should be?
-	k.seen = seen{value: value, mod: s.kv.ModRevision, created: s.kv.CreateRevision, id: clientv3.LeaseID(s.kv.Lease)}
+	foreign := k.seen.foreign
+	if s.replaced || k.seen.mod == 0 {
+		foreign = k.isOthers(value, judge)
+	}
+	k.seen = seen{value: value, mod: s.kv.ModRevision, created: s.kv.CreateRevision,
+		id: clientv3.LeaseID(s.kv.Lease), foreign: foreign}
 	sent := k.sent
 	k.sent = nil
 	switch {
@@ -171,7 +181,10 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 	case value != nil && slices.ContainsFunc(sent, value.Equal) && k.seen.id == k.id:
 		k.exists() // our own write, before Publish wanted another value
 	default:
-		k.changedByOthers(now)
+		// If another node has created the key, it restores the key as we do. Only one may go on.
+		if round := k.changedByOthers(now); round >= 3 && foreign && k.isOthers(value, judge) {
+			k.loseTo(s.kv)
+		}
 	}
 }
 
@@ -207,7 +220,7 @@ func (k *heldKey) written(value *leaseValue, id clientv3.LeaseID, rev int64) {
 	if k.seen.mod == 0 { // the write has created the key
 		created = rev
 	}
-	k.seen, k.sent = seen{value: value, mod: rev, created: created, id: id}, nil
+	k.seen, k.sent = seen{value: value, mod: rev, created: created, id: id, foreign: k.seen.foreign}, nil
 	k.id, k.grant = id, false
 	k.exists()
 }
@@ -245,8 +258,8 @@ func (k *heldKey) storeReplaced(now time.Time) {
 }
 
 // changedByOthers enters overwritten, with the pause of the conflict, which goes on if we
-// are in it. The first and the third round are logged.
-func (k *heldKey) changedByOthers(now time.Time) {
+// are in it. The first and the third round are logged. round is that of Conflict.Changed.
+func (k *heldKey) changedByOthers(now time.Time) (round int) {
 	due, round := k.conflict.Changed(now, k.random)
 	switch round {
 	case 1:
@@ -255,6 +268,7 @@ func (k *heldKey) changedByOthers(now time.Time) {
 		k.news = append(k.news, news{what: newsConflict, value: k.seen.value})
 	}
 	k.state, k.restoreAt = overwritten, due
+	return round
 }
 
 // lose enters lost: Hold ends when it sees that (lostError). Only a write of ours that was

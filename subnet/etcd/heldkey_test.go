@@ -93,6 +93,7 @@ func (w *world) receive(n int) {
 
 func (w *world) observe(s sight) {
 	before := w.k.state
+	w.mayLose = w.mayLose || s.replaced && before >= missing // ours was deleted, and this may be another node's
 	w.k.observe(w.now, s, otherNodes{})
 	switch {
 	case s.replaced:
@@ -190,6 +191,7 @@ func (w *world) disturb(t *testing.T) {
 		w.mayLose = w.mayLose || w.kv.CreateRevision != 10 // it is not the key that we had at first
 	case 2:
 		if w.kv != nil {
+			w.mayLose = w.mayLose || string(w.kv.Value) == peer("192.168.64.77") // as of a former owner that is back
 			w.put(w.kv.Value, clientv3.LeaseID(w.IntN(3)))
 		}
 	case 3: // together with most others
@@ -205,7 +207,10 @@ func (w *world) disturb(t *testing.T) {
 		if w.IntN(2) == 0 {
 			w.leases = map[clientv3.LeaseID]bool{clientv3.NoLease: true, 2: true}
 		}
-		if w.IntN(2) == 0 {
+		switch w.IntN(4) {
+		case 0: // it has the lease of a former owner, from before ours
+			w.kv = &mvccpb.KeyValue{Value: []byte(peer("192.168.64.77")), ModRevision: 5, CreateRevision: 5, Lease: 2}
+		case 1, 2:
 			id := w.k.id
 			if !w.leases[id] || w.IntN(2) == 0 {
 				id = 9
@@ -317,6 +322,49 @@ func TestWithdrawnWriteUnanswered(t *testing.T) {
 		if k.observe(w.now, sight{kv: old}, otherNodes{}); k.state != withdrawn {
 			t.Fatalf("after an old event with %s value: state %d", name, k.state)
 		}
+	}
+}
+
+// Another node's value that is written again and again ends us only if the other node can have created the key: in a
+// replaced store, before we wrote there.
+func TestForeignKey(t *testing.T) {
+	t.Parallel()
+	at := func(rev, created int64) *mvccpb.KeyValue {
+		return &mvccpb.KeyValue{Value: []byte(peer("192.168.64.77")), ModRevision: rev, CreateRevision: created, Lease: 2}
+	}
+	for _, c := range []struct {
+		name    string
+		sights  []sight // before the conflict
+		created int64
+		want    keyState
+	}{
+		{"our store", nil, 10, overwritten},
+		{"the replaced store has it", []sight{{kv: at(15, 15), replaced: true}}, 15, lost},
+		{"it is created in the replaced store before our write", []sight{{rev: 12, replaced: true}, {kv: at(15, 15)}}, 15, lost},
+		{"we create it in the replaced store", []sight{{rev: 12, replaced: true}}, 20, overwritten},
+		{"another replaced store has ours", []sight{{kv: at(15, 15), replaced: true},
+			{kv: &mvccpb.KeyValue{Value: []byte(peer("192.168.64.3")), ModRevision: 5, CreateRevision: 5, Lease: 1}, replaced: true}}, 5, overwritten},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 0)
+			for _, s := range c.sights {
+				w.k.observe(w.now, s, otherNodes{})
+			}
+			for round := int64(0); round < 3 && w.k.state != lost; round++ {
+				w.now = w.now.Add(20 * time.Second)
+				if write, _ := w.k.step(w.now, w.others); write {
+					w.k.written(&w.k.want, 1, 20+2*round)
+				}
+				if w.k.state != held {
+					t.Fatalf("round %d begins in state %d", round+1, w.k.state)
+				}
+				w.k.observe(w.now, sight{kv: at(21+2*round, c.created)}, otherNodes{})
+			}
+			if w.k.state != c.want {
+				t.Errorf("state %d, want %d", w.k.state, c.want)
+			}
+		})
 	}
 }
 

@@ -211,7 +211,7 @@ func (m *Manager) tell(ctx context.Context, key string, n news) {
 	case newsModified:
 		m.log.Warn("lease was modified externally, restoring it", "cause", causeOverwritten, "key", key, "to", describe(n.value))
 	case newsConflict:
-		m.log.Warn("lease is modified repeatedly; another node may have our public address",
+		m.log.Warn("lease is modified repeatedly; another node may have our subnet or our public address",
 			"cause", causeConflict, "key", key, "to", describe(n.value))
 	case newsReplaced:
 		m.log.Error("etcd store was replaced, restoring our lease", "cause", causeStoreChanged, "key", key)

@@ -252,6 +252,32 @@ func TestRestoredBehindOurWrite(t *testing.T) {
 	n.notLost()
 }
 
+// In a replaced store, another node has created our key before we have connected. It may also be the lease of a former owner,
+// so we write over it; but the other node restores it, and only one of the two may go on.
+func TestReplacedStoreHasAnotherOwner(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	outside(t, srv).put("whatever", "makes the position that Hold is at one that the other store has not reached")
+	n := start(t, srv.Endpoint(), nil)
+	n.SetJudge(judge(t))
+	l := n.publish(outOfTheWay("192.168.64.99"), mac1)
+	srv.Wipe()
+	st := outside(t, srv)
+	other := start(t, srv.Endpoint(), nil)
+	if key := other.publish(outOfTheWay("192.168.64.77"), mac1).Name; key != l.Name {
+		t.Fatalf("the other node has %s", key)
+	}
+	other.Run()
+	other.Sees("")
+	n.Run()
+	n.lost(soon)
+	eventually.True(t, "the other node has the key", func() bool { raw, _ := st.value(l.Name); return raw == peer("192.168.64.77") })
+	other.notLost()
+	if n.logs.Count("cause="+causeStoreChanged) == 0 || n.logs.Count("cause="+causeConflict) != 1 {
+		t.Errorf("it has not tried to restore its lease:\n%s", n.logs)
+	}
+}
+
 // Publish writes to a restored store although Hold has not told it that there is one.
 func TestPublishToARestoredStore(t *testing.T) {
 	t.Parallel()
