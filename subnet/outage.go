@@ -24,8 +24,8 @@ const (
 // Outage logs once that a store does not answer, and once that it answers again, for
 // all activities that use the store. An activity is the name of what one goroutine asks
 // the store for, again and again until it succeeds, such as "publish our lease". The
-// lease managers record what happens by Failed, Over and Forget. The Board, which renders
-// /readyz and the status, asks Err and Since. An Outage is safe for concurrent use.
+// lease managers record what happens by Failed, Denied, Over and Forget. The Board, which
+// renders /readyz and the status, asks Err and Since. An Outage is safe for concurrent use.
 //
 //	state    cause                                                     action                next state
 //	calm     an activity fails                                         start the timer       failing
@@ -38,7 +38,7 @@ const (
 // In the state failing, timer is not nil; owed means that the field logged is set: the
 // outage was logged, and its end must be. An outage that goes on after all activities gave up
 // is logged again only if its problem is another one: silent, or the text of the refusal.
-// "Gives up" is Forget, and "succeeds" Over.
+// "Gives up" is Forget. "Succeeds" is Over, and also Denied, since the store has answered.
 type Outage struct {
 	log   *slog.Logger
 	store string
@@ -51,11 +51,13 @@ type Outage struct {
 	timer    *time.Timer      // logs the outage after logAfter; nil: no activity is failing
 	number   int              // of the outage, so that a late timer of an earlier one logs nothing
 	logged   string           // causeSilent or the text of a refusal, whichever was logged last; "": none, or its end was, too
+
+	denied map[string]error // the last denials of activities, until these succeed or give up: see Denied
 }
 
 // NewOutage returns the Outage of a store, whose name is used in the log.
 func NewOutage(log *slog.Logger, store string) *Outage {
-	return &Outage{log: log, store: store, failing: map[string]error{}}
+	return &Outage{log: log, store: store, failing: map[string]error{}, denied: map[string]error{}}
 }
 
 // Failed records that an activity failed and will retry.
@@ -72,6 +74,10 @@ func (o *Outage) Failed(activity string, err error) {
 		o.timer = time.AfterFunc(logAfter, func() { o.logOutage(number) })
 	}
 }
+
+// Denied records that the store answered an activity by denying its request, that the
+// activity will retry, and that the caller logs this itself. Only Err shows the denial.
+func (o *Outage) Denied(activity string, err error) { o.end(activity, true, err) }
 
 // logOutage logs the outage with this number, unless it has ended. A timer calls it.
 func (o *Outage) logOutage(number int) {
@@ -100,11 +106,14 @@ func (o *Outage) reason() error { return o.failing[o.last] }
 func (o *Outage) Err() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.timer == nil {
-		return nil
+	switch {
+	case o.timer != nil:
+		text, _ := classify(o.reason())
+		return fmt.Errorf("%s %s: %w", o.store, text, o.reason())
+	case len(o.denied) > 0:
+		return fmt.Errorf("%s %s: %w", o.store, textRefuses, o.denied[firstName(o.denied)])
 	}
-	text, _ := classify(o.reason())
-	return fmt.Errorf("%s %s: %w", o.store, text, o.reason())
+	return nil
 }
 
 // Since returns since when the store does not answer, the zero Time if it does, also
@@ -127,29 +136,36 @@ type Refusal interface {
 	Refused() // does nothing: it only marks the type
 }
 
+// textRefuses is what a store does that answers with a refusal.
+const textRefuses = "refuses a request"
+
 // classify returns what the store does, as a text and as a cause in the log.
 func classify(reason error) (text, cause string) {
 	if _, refused := errors.AsType[Refusal](reason); refused {
-		return "refuses a request", causeRefuses
+		return textRefuses, causeRefuses
 	}
 	return "does not answer", causeSilent
 }
 
 // Over records that an activity succeeded.
-func (o *Outage) Over(activity string) { o.end(activity, true) }
+func (o *Outage) Over(activity string) { o.end(activity, true, nil) }
 
 // Forget records that an activity ended, and no longer waits for the store.
-func (o *Outage) Forget(activity string) { o.end(activity, false) }
+func (o *Outage) Forget(activity string) { o.end(activity, false, nil) }
 
-// end records the end of an activity, which need not have failed.
-func (o *Outage) end(activity string, succeeded bool) {
+// end records the end of an activity, which need not have failed, or its denial.
+func (o *Outage) end(activity string, answered bool, denial error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.answered = o.answered || succeeded
+	o.answered = o.answered || answered
 	delete(o.failing, activity)
+	delete(o.denied, activity)
+	if denial != nil {
+		o.denied[activity] = denial
+	}
 	if len(o.failing) > 0 {
 		if o.last == activity { // the order in which the others failed is not known
-			o.last = slices.Min(slices.Collect(maps.Keys(o.failing)))
+			o.last = firstName(o.failing)
 		}
 		return
 	}
@@ -161,4 +177,10 @@ func (o *Outage) end(activity string, succeeded bool) {
 		o.log.Info(o.store+" answers again", "cause", causeBack, "after", time.Since(o.since).Round(100*time.Millisecond))
 		o.logged = ""
 	}
+}
+
+// firstName returns the first name in the alphabet, so that nothing depends on the order of
+// a map. There must be one.
+func firstName(activities map[string]error) string {
+	return slices.Min(slices.Collect(maps.Keys(activities)))
 }

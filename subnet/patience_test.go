@@ -169,3 +169,45 @@ func TestOutageReason(t *testing.T) {
 		}
 	})
 }
+
+// A denial lasts until its own activity succeeds or gives up. It is not logged here, and is not silence.
+func TestOutageDenied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logtest.Log
+		o := NewOutage(log.Logger(), "the store")
+		shows := func(what string, want error) {
+			t.Helper()
+			time.Sleep(2 * logAfter)
+			synctest.Wait()
+			if err := o.Err(); !errors.Is(err, want) || !o.Since().IsZero() {
+				t.Errorf("%s: %v since %v, want %v", what, err, o.Since(), want)
+			}
+		}
+		list, watch, write := errors.New("cannot list"), errors.New("cannot watch"), errors.New("cannot write")
+		o.Denied("b", list)
+		o.Denied("b", watch)
+		shows("the last one of an activity", watch)
+		o.Over("a")
+		shows("another activity succeeds", watch)
+		o.Denied("a", write)
+		shows("two", write)
+		o.Forget("a")
+		shows("one gives up", watch)
+		if log.Count() != 0 {
+			t.Errorf("the caller logs denials:\n%s", &log)
+		}
+		o.Failed("b", errors.New("timeout"))
+		time.Sleep(2 * logAfter)
+		synctest.Wait()
+		if err := o.Err(); err == nil || errors.Is(err, watch) || o.Since().IsZero() {
+			t.Errorf("silent after a denial: %v since %v", err, o.Since())
+		}
+		o.Denied("b", list)
+		shows("denied after the silence", list)
+		if log.Count("cause="+causeBack) != 1 {
+			t.Errorf("a store that denies a request answers:\n%s", &log)
+		}
+		o.Over("b")
+		shows("all succeeded", nil)
+	})
+}

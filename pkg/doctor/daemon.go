@@ -189,9 +189,8 @@ func noPeerRetained(s Snapshot) Finding {
 func storeAnswers(s Snapshot) Finding {
 	r := s.report()
 	if r.Outage != "" {
-		return warn("Check the store, the connection to it and the credentials. Existing connectivity between pods "+
-			"is not affected.",
-			"%s", oneLine(r.Outage))
+		return warn("Check the store, the connection to it, the credentials and their permissions. Existing connectivity "+
+			"between pods is not affected.", "%s", oneLine(r.Outage))
 	}
 	return ok("%s", r.Store)
 }

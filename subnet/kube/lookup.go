@@ -247,11 +247,14 @@ func retryAfter(err error, tries int) time.Duration {
 func (s *follower) lookupActivity() string { return s.activity + ": podCIDRs" }
 
 // recordLookupResult records an outage or its end; nil is a success. A server that answers "too many requests" is not
-// an outage, and the lookups are due again later (handleAnswer).
+// an outage, and the lookups are due again later (handleAnswer). It may answer so before it looks at permissions.
 func (s *follower) recordLookupResult(err error) {
-	if err != nil && !apierrors.IsTooManyRequests(err) {
-		s.m.recordFailure(s.lookupActivity(), fmt.Errorf("%s: %w", s.lookupActivity(), err))
-	} else {
-		s.m.succeeded(s.lookupActivity())
+	switch activity := s.lookupActivity(); {
+	case err == nil:
+		s.m.succeeded(activity)
+	case !apierrors.IsTooManyRequests(err):
+		s.m.recordFailure(activity, fmt.Errorf("%s: %w", activity, err))
+	case !s.m.isDenying(activity):
+		s.m.outage.Over(activity)
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/kubetest"
@@ -190,6 +192,24 @@ func TestEventEndsOutage(t *testing.T) {
 	eventually.True(t, "the outage is over", func() bool { return n.outage.Err() == nil })
 	s.Kill()
 	eventually.True(t, "the outage of all is logged", silent(2))
+}
+
+// "Too many requests" ends an outage, but not a denial: the API server may answer so before it looks at permissions.
+func TestBusyServerAllowsNothing(t *testing.T) {
+	m := offline(t, false, nil)
+	s := &follower{m: m, feed: feed{activity: "test"}}
+	busy := apierrors.NewTooManyRequests("later", 1)
+	s.recordLookupResult(context.DeadlineExceeded)
+	if s.recordLookupResult(busy); m.outage.Err() != nil {
+		t.Errorf("a server that is busy answers, but %v", m.outage.Err())
+	}
+	s.recordLookupResult(apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil))
+	if s.recordLookupResult(busy); !apierrors.IsForbidden(m.outage.Err()) {
+		t.Errorf("the denial became %v", m.outage.Err())
+	}
+	if s.recordLookupResult(nil); m.outage.Err() != nil {
+		t.Errorf("allowed, but %v", m.outage.Err())
+	}
 }
 
 // withoutPodCIDR: a peer without one is not read with each of its events, and is found when it gets one.

@@ -190,7 +190,7 @@ func (m *Manager) recordAndWait(ctx context.Context, activity string, err error,
 func (m *Manager) recordFailure(activity string, err error) (newlyDenied bool) {
 	switch {
 	case isDenied(err):
-		m.outage.Over(activity) // the API server answers
+		m.outage.Denied(activity, err)
 		return m.recordDenial(activity, err, denialGrace)
 	case isMissing(err) || errors.Is(err, errNoNode) || errors.Is(err, errNoPod):
 		m.outage.Over(activity) // the API server answers; readOwn, findName and Hold log what is missing
@@ -253,6 +253,14 @@ func (m *Manager) recordDenial(activity string, err error, logAfter time.Duratio
 	}
 	m.denials.by[activity] = d
 	return isNew
+}
+
+// isDenying reports whether the API server denied an activity, and has not allowed it since.
+func (m *Manager) isDenying(activity string) bool {
+	m.denials.mu.Lock()
+	defer m.denials.mu.Unlock()
+	_, denying := m.denials.by[activity]
+	return denying
 }
 
 // forgetDenial forgets a denial that was not logged yet, after an outage: the API server that comes next may be another

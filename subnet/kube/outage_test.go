@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -175,7 +176,7 @@ func TestStartsLater(t *testing.T) {
 	t.Logf("acquired %v after the server was back", time.Since(begin))
 }
 
-// What the role lacks is said, verb and resource, and waited for.
+// What the role lacks is logged and reported, verb and resource, and waited for.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t)
@@ -198,7 +199,8 @@ func TestForbidden(t *testing.T) {
 		return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: verbs}
 	}
 	allow()
-	n := start(t, s, "forbidden-1", nil)
+	outage := subnet.NewOutage(slog.New(slog.DiscardHandler), "the Kubernetes API")
+	n := start(t, s, "forbidden-1", func(op *Options) { op.Outage = outage })
 	joined := make(chan error, 1)
 	go func() {
 		l, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
@@ -214,19 +216,30 @@ func TestForbidden(t *testing.T) {
 			return len(n.logs.With("cause="+causeDenied).Naming("error", " "+verb+" ", strconv.Quote(resource))) == times
 		})
 	}
+	reported := func(verb string) {
+		t.Helper()
+		eventually.True(t, "the lack of "+verb+" is reported", func() bool {
+			err := outage.Err()
+			return err != nil && strings.Contains(err.Error(), "cannot "+verb+" ") && outage.Since().IsZero()
+		})
+	}
 	said("list", "nodes", 1)
+	reported("list")
 	allow(nodes("list"))
 	said("patch", "nodes/status", 1)
+	reported("patch")
 	allow(nodes("list"), rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}})
 	if err := <-joined; err != nil {
 		t.Error(err)
 	}
 	said("watch", "nodes", 2) // of ours and of all
+	reported("watch")         // although lists are allowed
 	n.Sees("forbidden-2")
 	allow(rules...)
 	o.peer("forbidden-3", "10.244.3.0/24", "192.168.0.3")
 	n.Sees("forbidden-2 forbidden-3")
 	eventually.True(t, "it says what is allowed now", func() bool { return n.logs.Count("cause="+causeGranted) >= 3 })
+	eventually.True(t, "no denial is reported any more", func() bool { return outage.Err() == nil })
 	if wrong := n.logs.With("cause=store-silent").Naming("error", "forbidden"); len(wrong) > 0 {
 		t.Errorf("a denial is taken for an outage: %s", wrong)
 	}
