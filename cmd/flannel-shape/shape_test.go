@@ -20,7 +20,7 @@ var limits = map[string]int{
 	"interfaces asked for at run time": 0,
 	"declarations named for a backoff": 1,
 	"places that start a timer":        21,
-	"lines of fields: daemon's node":   11,
+	"lines of fields: daemon's node":   12,
 	"lines of fields: linux.Driver":    11,
 	"lines of fields: etcd.Manager":    9,
 	"exported names":                   1126,

@@ -1,8 +1,11 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"reflect"
 	"time"
 
 	"flannel/backend"
@@ -24,6 +27,7 @@ type adoption struct {
 	offered validConfig     // the subject of the rollout; meaningless if that is Settled
 	former  validConfig     // in force before the trial, and again after a failed one
 	invalid string          // why the configuration in the store is not even offered; "": it is
+	kept    bool            // the configuration in the store is another one than in force, which Settings.KeepConfig keeps
 	// unfit is the underlay on which the configuration in the store, or the one to
 	// return to first, could not be built: another underlay may fit. The zero Link: try again
 	// in the next pass. nil: no configuration waits for that.
@@ -64,7 +68,10 @@ func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 	}
 	switch {
 	case unread && d.Settings.KeepConfig:
-		d.Log.Info("network configuration changed, will take effect at the next start of flanneld (--config-follow=false)", "cause", causeConfigKept)
+		d.adoption.kept = !sameJSON(raw, p.raw)
+		if d.adoption.kept {
+			d.Log.Info("network configuration changed, will take effect at the next start of flanneld (--config-follow=false)", "cause", causeConfigKept)
+		}
 		_, _, _, err := d.Parse(raw)
 		if d.adoption.setInvalid(err); err != nil {
 			d.Log.Error("changed network configuration is invalid, flanneld would not start with it", "cause", causeConfigRefused, "error", err)
@@ -89,6 +96,15 @@ func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 		p.wakeAt(time.Now())
 	}
 	return err
+}
+
+// sameJSON reports whether two texts have the same JSON value or, if one is not JSON, the same bytes.
+func sameJSON(a, b []byte) bool {
+	var x, y any
+	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+		return bytes.Equal(a, b)
+	}
+	return reflect.DeepEqual(x, y)
 }
 
 // reportPending says why the configuration in the store is not in force: to the cluster (p.store),
@@ -290,6 +306,9 @@ func (a *adoption) setInvalid(err error) {
 func (a *adoption) pendingReason() (reason string, refused bool) {
 	if a.invalid != "" {
 		return a.invalid, true
+	}
+	if a.kept {
+		return "the network configuration in the store has changed, and takes effect at the next start of flanneld (--config-follow=false)", false
 	}
 	at := func(t time.Time) string { return t.Format(time.RFC3339) }
 	to := a.offered.wire.Name

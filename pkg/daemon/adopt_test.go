@@ -331,11 +331,7 @@ func TestConfigurationWithoutNeighbours(t *testing.T) {
 		a.in.setConfig([]byte("two 10.5.0.0/16"))
 		a.run(time.Second)
 		a.has("alone", "two", rollout.Settled, false)
-		a.Settings.KeepConfig = true
-		a.in.setConfig([]byte("one 10.5.0.0/16"))
-		a.run(time.Second)
-		a.has("not followed", "two", rollout.Settled, false)
-		a.Settings.KeepConfig, a.Settings.ConfigStagger = false, 0
+		a.Settings.ConfigStagger = 0
 		a.peers(5, "two", "")
 		a.in.setConfig([]byte("none 10.5.0.0/16"))
 		a.run(time.Second)
@@ -344,6 +340,43 @@ func TestConfigurationWithoutNeighbours(t *testing.T) {
 		a.in.setConfig([]byte("three 10.5.0.0/16"))
 		a.run(time.Second)
 		a.has("there was nothing to lose", "three", rollout.Settled, false)
+	})
+}
+
+// With --config-follow=false, another configuration waits until the node joins again. It is refused only while it is invalid.
+func TestConfigurationIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdopting(t, 1)
+		a.Manager = &movingManager{subnets: []netip.Prefix{netip.MustParsePrefix("10.5.7.0/24")}}
+		a.Settings.SubnetFile, a.Settings.KeepConfig = t.TempDir()+"/subnet.env", true
+		a.in.setConfig([]byte(`"one 10.5.0.0/16"`))
+		if err := a.prepare(t.Context(), a.n, a.in); err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct {
+			config           string
+			pending, refused bool
+		}{
+			{"\"one 10.5.0.0/16\"\n", false, false}, // the same value, another text
+			{`"two 10.5.0.0/16"`, true, false},
+			{"garbage", true, true},
+			{`"three 10.5.0.0/16"`, true, false},
+			{`"one 10.5.0.0/16"`, false, false},
+			{`"two 10.5.0.0/16"`, true, false},
+		} {
+			a.in.setConfig([]byte(step.config))
+			a.run(2 * adoptStagger)
+			a.has(step.config, "one", rollout.Settled, step.pending)
+			if reason, refused := a.adoption.pendingReason(); refused != step.refused {
+				t.Errorf("%s: refused is %v: %s", step.config, refused, reason)
+			}
+		}
+		if a.log.Count("cause="+causeConfigKept) != 4 {
+			t.Errorf("it does not log once that each other configuration is kept:\n%s", a.log)
+		}
+		a.in.reset()
+		a.n = a.join(t.Context(), a.in)
+		a.has("joined again", "two", rollout.Settled, false)
 	})
 }
 

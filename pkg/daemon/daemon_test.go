@@ -61,7 +61,7 @@ func (b namedBackend) Wire() backend.Wire {
 
 // parseText understands "<backend> <network>".
 func parseText(raw []byte) (subnet.Config, backend.Maker, []string, error) {
-	name, network, ok := strings.Cut(string(raw), " ")
+	name, network, ok := strings.Cut(strings.Trim(string(raw), "\"\n"), " ") // raw may be a string in JSON
 	if !ok {
 		return subnet.Config{}, nil, nil, fmt.Errorf("%q has no network", raw)
 	}

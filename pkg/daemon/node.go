@@ -19,6 +19,7 @@ import (
 // in force stays as it was. The copy is shallow: slices and maps of a node are
 // replaced, and never modified. Only readdressed is shared by all copies.
 type node struct {
+	raw       []byte // what readConfig has read config from; for Settings.KeepConfig only, since activate does not set it
 	config    subnet.Config
 	maker     backend.Maker // makes backend for config; nil: no configuration was valid yet
 	configErr error         // why the configuration is invalid; only before joining
@@ -59,7 +60,7 @@ func (d *Daemon) readConfig(n *node, raw []byte) error {
 	if err != nil {
 		return err
 	}
-	n.config, n.maker = config, maker
+	n.raw, n.config, n.maker = raw, config, maker
 	return nil
 }
 

@@ -195,18 +195,19 @@ func storeAnswers(s Snapshot) Finding {
 	return ok("%s", r.Store)
 }
 
-// configInForce only warns of a configuration that nodes still try. One that this node
-// refuses is worse: at its next start, the daemon cannot join because of it, or adopts it
-// unexpectedly.
+// configInForce only warns of a configuration that nodes still try, or that waits for the
+// next start by --config-follow=false. One that this node refuses is worse: at its next
+// start, the daemon cannot join because of it, or adopts it unexpectedly.
 func configInForce(s Snapshot) Finding {
 	r := s.report()
 	switch {
 	case r.Pending == "":
 		return ok("%s", r.Store)
 	case r.Refused:
-		return fail("Correct the configuration, or restore the former one; flanneld follows at once.", "%s", oneLine(r.Pending))
+		return fail("Correct the configuration, or restore the former one.", "%s", oneLine(r.Pending))
 	}
-	return warn("Wait, or restore the former configuration to stop the rollout.", "%s", oneLine(r.Pending))
+	return warn("Wait, or restore the former configuration to stop the rollout. Only with --config-follow=false: "+
+		"restart flanneld on the nodes.", "%s", oneLine(r.Pending))
 }
 
 // mtuFits finds an MTU that is too large, with which small packets pass and

@@ -210,6 +210,7 @@ func TestDaemonChecks(t *testing.T) {
 		}},
 		{"FL105", Warn, "etcd", func(s *Snapshot) { reportOf(s).Outage = "etcd does not answer" }},
 		{"FL110", Warn, "VNI 7", func(s *Snapshot) { reportOf(s).Pending = "VNI 7 is pending" }},
+		{"FL110", Warn, "--config-follow=false", func(s *Snapshot) { reportOf(s).Pending = "it takes effect at the next start (--config-follow=false)" }},
 		{"FL110", Fail, "VNI 8", func(s *Snapshot) { reportOf(s).Pending, reportOf(s).Refused = "VNI 8 is refused", true }},
 		{"FL110", Skipped, "", func(s *Snapshot) { s.Daemon = Unknown[Answer]("no answer") }},
 		{"FL111", Warn, "eth0 tun0", func(s *Snapshot) { reportOf(s).Node.Underlay.AtStart = "tun0" }},

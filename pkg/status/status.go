@@ -35,7 +35,7 @@ type Report struct {
 	LeaseExpires time.Time `json:"leaseExpires,omitzero"` // when the lease ends unless etcd renews it; absent: never, or not known yet
 
 	Pending string `json:"pending,omitempty"` // why the latest network configuration is not in force
-	Refused bool   `json:"refused,omitempty"` // Pending is about a configuration that this node does not take by itself
+	Refused bool   `json:"refused,omitempty"` // this node has refused the configuration that Pending is about
 	Advice  string `json:"advice,omitempty"`  // how to reach Windows nodes; independent of Ready
 
 	Conflict string `json:"conflict,omitempty"` // other leases with this node's public IP; independent of Ready

@@ -180,10 +180,12 @@ func TestConfigIsNotFollowed(t *testing.T) {
 	mark := len(n.Log())
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan","MTU":1400}`)))
 	logged(t, n, mark, "cause=config-kept")
+	within(t, "it is pending", func() error { return has(t, n, "flanneld_config_pending 1") })
 	must(t, says(t, n, "mtu 1450", "ip", "link", "show", "flannel.1")) // as before
 	stopped(t, n)
 	must(t, n.Start("--config-follow=false"))
 	within(t, "adopted at the start", func() error { return says(t, n, "mtu 1350", "ip", "link", "show", "flannel.1") })
+	within(t, "nothing is pending", func() error { return has(t, n, "flanneld_config_pending 0") })
 }
 
 // offered sets a configuration and waits until every node has seen it and none
