@@ -84,6 +84,8 @@ var values = []struct {
 		{"Documentation/running.md", `has not been used for (.+?) \|`}}},
 	{"alert FlanneldStoreSilent", []place{{"dist/monitoring/rules.yaml", `flanneld_store_silent_seconds > (\d+)`},
 		{"Documentation/running.md", `API server has not answered for (.+?) \|`}}},
+	{"alert FlanneldStoreRefuses", []place{{"dist/monitoring/rules.yaml", `alert: FlanneldStoreRefuses .+? for: (\w+)`},
+		{"Documentation/running.md", `API server has refused .+? configuration for (.+?) \|`}}},
 	{"alert FlanneldLeaseEnds", []place{{"dist/monitoring/rules.yaml", `flanneld_lease_remaining_seconds < (\d+)`},
 		{"Documentation/running.md", `ends in less than (.+?)\.`}}},
 	{"the release of Kubernetes", []place{{"dist/chart/Chart.yaml", `kubeVersion: ">=(\d+\.\d+)`}, {"Documentation/install.md", `Kubernetes (\S+) or later`}}},

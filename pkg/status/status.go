@@ -30,8 +30,8 @@ type Report struct {
 	// Settings are absent in reports of earlier versions.
 	Settings *Settings `json:"settings,omitempty"`
 
-	Outage       string    `json:"outage,omitempty"`      // why the store is unavailable; the network stays as it is
-	OutageSince  time.Time `json:"outageSince,omitzero"`  // about when it answered last
+	Outage       string    `json:"outage,omitempty"`      // why the store is unavailable, or what it refuses; the network stays as it is
+	OutageSince  time.Time `json:"outageSince,omitzero"`  // about when it answered last; absent: it answers, perhaps with a refusal
 	LeaseExpires time.Time `json:"leaseExpires,omitzero"` // when the lease ends unless etcd renews it; absent: never, or not known yet
 
 	Pending string `json:"pending,omitempty"` // why the latest network configuration is not in force

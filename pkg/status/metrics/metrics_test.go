@@ -18,7 +18,7 @@ import (
 func TestMetrics(t *testing.T) {
 	board := &status.Board{}
 	var said status.Report
-	board.Add(status.OfStore, func(r *status.Report) { r.OutageSince = said.OutageSince })
+	board.Add(status.OfStore, func(r *status.Report) { r.Outage, r.OutageSince = said.Outage, said.OutageSince })
 	board.Add(status.OfNode, func(r *status.Report) {
 		r.Counts, r.Pending, r.LeaseExpires = said.Counts, said.Pending, said.LeaseExpires
 	})
@@ -38,11 +38,16 @@ func TestMetrics(t *testing.T) {
 		m.Handler().ServeHTTP(w, r)
 		return w.Body.String()
 	}
-	if text := scrape(); !strings.Contains(text, "flanneld_store_silent_seconds 0\n") || strings.Contains(text, "flanneld_lease_remaining_seconds") {
+	if text := scrape(); !strings.Contains(text, "flanneld_store_silent_seconds 0\n") || !strings.Contains(text, "flanneld_store_refuses 0\n") || strings.Contains(text, "flanneld_lease_remaining_seconds") {
 		t.Error("a store that answers, and a lease without an end, do not show as such")
 	}
+	said.Outage = "etcd refuses a request"
+	if text := scrape(); !strings.Contains(text, "flanneld_store_silent_seconds 0\n") || !strings.Contains(text, "flanneld_store_refuses 1\n") {
+		t.Errorf("a store that refuses a request does not show:\n%s", text)
+	}
+	said.Outage = "etcd does not answer"
 	said.OutageSince, said.LeaseExpires = time.Now().Add(-time.Hour), time.Now().Add(100*time.Hour)
-	if text := scrape(); !regexp.MustCompile(`(?m)^flanneld_store_silent_seconds 36\d\d`).MatchString(text) || !regexp.MustCompile(`(?m)^flanneld_lease_remaining_seconds 3(59|60)\d`).MatchString(text) {
+	if text := scrape(); !regexp.MustCompile(`(?m)^flanneld_store_silent_seconds 36\d\d`).MatchString(text) || !strings.Contains(text, "flanneld_store_refuses 0\n") || !regexp.MustCompile(`(?m)^flanneld_lease_remaining_seconds 3(59|60)\d`).MatchString(text) {
 		t.Errorf("an outage and the end of the lease do not show:\n%s", text)
 	}
 	if text := scrape(); strings.Contains(text, "flanneld_udp") || strings.Contains(text, "flanneld_guard") || strings.Contains(text, "flanneld_probes_total") {

@@ -30,6 +30,7 @@ var rendered = []struct {
 	{"flanneld_in_step", "1 if the last pass left the network up to date, else 0.", nil},
 	{"flanneld_config_pending", "1 if the network configuration in the store is pending, on trial, unproven, refused or left for the next start, else 0.", nil},
 	{"flanneld_store_silent_seconds", "How long the store of leases has not answered; 0: it answers.", nil},
+	{"flanneld_store_refuses", "1 if the store of leases answers, and refuses a request of this node for leases or the configuration, else 0.", nil},
 	{"flanneld_lease_remaining_seconds", "Time until this node's lease ends unless it is renewed.", nil},
 	{"flanneld_udp_packets_total", "Packets of pods that the udp backend sent to peers and received from them.", []string{"direction"}},
 	{"flanneld_udp_bytes_total", "Bytes of these packets, without the outer headers.", []string{"direction"}},
@@ -76,6 +77,7 @@ func (m reported) Collect(to chan<- prometheus.Metric) {
 		silent = time.Since(r.OutageSince).Seconds()
 	}
 	s.gauge("flanneld_store_silent_seconds", silent)
+	s.gauge("flanneld_store_refuses", number(r.Outage != "" && r.OutageSince.IsZero()))
 	if !r.LeaseExpires.IsZero() {
 		s.gauge("flanneld_lease_remaining_seconds", time.Until(r.LeaseExpires).Seconds())
 	}
