@@ -47,6 +47,8 @@ var (
 //
 //	state     cause                                       action                           next state
 //	listing   the list succeeds                           hand over the changes            watching
+//	listing   a Node is older than before, and the store  mark the store as replaced,      listing
+//	          is not marked                               pause, see relists
 //	any       the API server finds a version too new      pause, see relists               checking
 //	watching  the watch ends regularly                    open the next one                watching
 //	watching  the watch breaks                            pause                            checking
@@ -63,7 +65,7 @@ type follower struct {
 	version  string           // the position: changes up to this resourceVersion were handed over; "": list first
 	reached  string           // the last position, kept when version is cleared
 	floor    string           // the next list must not be older than this; "" before the first list
-	rewound  bool             // the store is older than reached, and was not listed since
+	rewound  bool             // the store, or a Node in it, is older than before, and nothing was handed over since
 	known    map[string]known // by name; nil before the first list
 	broken   bool             // an attempt to list or watch failed, and neither a check nor a list has succeeded since
 	lagged   int              // how often the API server was behind the store at the first list, see listFirst
@@ -73,11 +75,12 @@ type follower struct {
 	lookups  lookups          // the Nodes whose podCIDR is unknown
 }
 
-// known is what follow remembers of a Node that it handed over, because the watch of metadata does not carry it. A Node's
-// podCIDRs never change once they are set, except in a store that is rewound; a recreated Node has another UID.
+// known is what follow remembers of a Node that it handed over: the podCIDRs, because the watch of metadata does not carry
+// them, and the resourceVersion, to recognize a store that is rewound. A Node's podCIDRs never change once they are set,
+// except in such a store; a recreated Node has another UID.
 type known struct {
-	uid   string
-	cidrs []string
+	uid, version string
+	cidrs        []string
 }
 
 // follow hands over the changes of f, over outages of any length, until ctx ends (nil) or f.handle ends it.
@@ -239,8 +242,8 @@ func (s *follower) handleEvents(ctx context.Context, events []watchEvent) error 
 	return nil
 }
 
-// recordNode records a Node's UID and podCIDRs, and completes c.node with the podCIDRs. It reports whether c can be
-// handed over now. If not, it has requested a lookup of the podCIDR, whose answer hands the Node over.
+// recordNode records a Node's UID, resourceVersion and podCIDRs, and completes c.node with the podCIDRs. It reports
+// whether c can be handed over now. If not, it has requested a lookup of the podCIDR, whose answer hands the Node over.
 func (s *follower) recordNode(c change) bool {
 	n := c.node
 	if n == nil {
@@ -261,7 +264,7 @@ func (s *follower) recordNode(c change) bool {
 			return false // known stays as it was handed over last
 		}
 	}
-	s.known[c.name] = known{n.UID, n.CIDRs}
+	s.known[c.name] = known{n.UID, n.Version, n.CIDRs}
 	return true
 }
 

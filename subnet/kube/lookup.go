@@ -230,7 +230,7 @@ func (s *follower) recordLookup(l *lookup, read *storedNode) *storedNode {
 		}
 		l.recordEmpty(read.Version)
 	}
-	s.known[n.Name] = known{n.UID, n.CIDRs}
+	s.known[n.Name] = known{n.UID, n.Version, n.CIDRs}
 	return &n
 }
 

@@ -12,7 +12,7 @@ import (
 // goroutine that has changed the set: this one, Hold's, the loop's (SetJudge), AcceptWithdrawal's or that of a timer.
 func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	own := m.ownName()
-	p := &peers{set: peerset.NewKeeper(own, m.o.Retain, m.log, func(s subnet.Set) {
+	p := &peers{reporter: m.reporter, set: peerset.NewKeeper(own, m.o.Retain, m.log, func(s subnet.Set) {
 		m.reporter.peersRetained(own, s)
 		changed(s)
 	})}
@@ -36,8 +36,9 @@ func (m *Manager) AcceptWithdrawal() int {
 // peers is the consumer of the feed of all Nodes: it translates Nodes into changes of a set of peers, from which the set
 // removes our own. The goroutine of Watch uses it.
 type peers struct {
-	set    *peerset.Keeper
-	listed bool // the first list was handed over
+	set      *peerset.Keeper
+	reporter *reporter
+	listed   bool // the first list was handed over
 }
 
 // handle implements feed.handle. It never ends the feed.
@@ -51,7 +52,11 @@ func (p *peers) handle(_ context.Context, changes []change) error {
 		p.set.ApplyAll(translated, false) // false: no other store was read before
 		return nil
 	}
-	p.set.Apply(translated, len(changes) > 0 && changes[0].replaced) // replaced is the same in all of them
+	replaced := len(changes) > 0 && changes[0].replaced // the same in all of them
+	if replaced {
+		p.reporter.nodeChanged() // Hold does not see that the store was restored if kubelet has written our Node since
+	}
+	p.set.Apply(translated, replaced)
 	return nil
 }
 

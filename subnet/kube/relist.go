@@ -61,11 +61,17 @@ func (s *follower) check(ctx context.Context) error {
 	}
 	s.broken, s.lagging = false, false // the store has answered: no other check before the next failure
 	if older(version, s.reached) {
-		s.m.log.Error("store of the Kubernetes API is older than before, relisting", "cause", causeStoreOlder)
-		s.floor, s.rewound = version, true
-		return errRelist
+		return s.rewind(version)
 	}
 	return nil
+}
+
+// rewind marks the store as rewound. The next list has whole Nodes (see read), and is not older than version, the store's
+// own now. It returns errRelist.
+func (s *follower) rewind(version string) error {
+	s.m.log.Error("store of the Kubernetes API was restored from a backup, relisting", "cause", causeStoreOlder)
+	s.floor, s.rewound = version, true
+	return errRelist
 }
 
 // older reports whether resourceVersion a is older than b. All resources of a store share one sequence of versions. It
@@ -78,19 +84,30 @@ func older(a, b string) bool {
 
 // list reads the Nodes and hands over all of them, and a change without a Node for each known one that is missing. It
 // sets the position. A Node whose podCIDR is unknown is handed over later (see recordNode).
+//
+// A store that was restored with etcdutl's --bump-revision is ahead of our position, but it has Nodes as they were at the
+// time of the backup. If a Node in the list is older than we know it, list marks the store as rewound, hands over nothing,
+// and returns errRelist.
 func (s *follower) list(ctx context.Context) error {
 	var changes []change
 	present := map[string]bool{} // by name
 	ownUID := ""                 // "": our Node is missing
+	olderNode := false           // a Node has an older resourceVersion than before
 	version, err := s.read(ctx, func(n *storedNode) {
 		changes = append(changes, change{name: n.Name, node: n})
 		present[n.Name] = true
 		if n.Name == s.m.ownName() {
 			ownUID = n.UID
 		}
+		if k := s.known[n.Name]; k.uid == n.UID && older(n.Version, k.version) {
+			olderNode = true
+		}
 	})
 	if err != nil {
 		return err
+	}
+	if olderNode && !s.rewound {
+		return s.rewind(version)
 	}
 	replaced := s.replacedBy(version, ownUID)
 	missing := 0

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -149,5 +150,47 @@ func TestListNotOlderThanTheStore(t *testing.T) {
 	}
 	if got := strings.Join(asked, ", "); got != " 100, 1 ,  70" {
 		t.Errorf("asked for %s", got)
+	}
+}
+
+// A store that was restored ahead of the former one is recognized by any Node that is older in it than before. The next
+// list is not older than the restored store, and has whole Nodes.
+func TestListHasOlderNode(t *testing.T) {
+	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1000"},
+		Items: []corev1.Node{*kubetest.Sample(0), *kubetest.Sample(1)}}
+	var asked []string
+	m := offline(t, false, func(r *http.Request) (int, []byte) {
+		whole := r.Header.Get("Accept") != metadataList
+		asked = append(asked, fmt.Sprintf("%s whole=%v", r.URL.Query().Get("resourceVersion"), whole))
+		return http.StatusOK, kubetest.Encode(t, list, "NodeList")
+	})
+	for _, c := range []struct {
+		known known // of node1, which has version 101 in the list
+		older bool
+	}{
+		{known{uid: "u-1", version: "101"}, false},
+		{known{uid: "u-1", version: "102"}, true},
+		{known{uid: "u-0", version: "102"}, false}, // it was recreated
+	} {
+		var told []change
+		asked = nil
+		s := &follower{m: m, feed: feed{activity: "test", handle: toSlice(&told)}, lookups: newLookups(),
+			reached: "110", floor: "110", known: map[string]known{"node0": {uid: "u-1", version: "100"}, "node1": c.known, "gone": {uid: "u-2"}}}
+		err, want := s.list(t.Context()), "110 whole=false"
+		if errors.Is(err, errRelist) != c.older {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if c.older {
+			if len(told) > 0 {
+				t.Errorf("%+v: handed over %+v", c, told)
+			}
+			err, want = s.list(t.Context()), "110 whole=false, 1000 whole=true"
+		}
+		if err != nil || len(told) != 3 || told[0].replaced != c.older || s.rewound || s.known["node1"].version != "101" {
+			t.Errorf("%+v: %v, %+v", c, err, told)
+		}
+		if got := strings.Join(asked, ", "); got != want {
+			t.Errorf("%+v: asked for %s", c, got)
+		}
 	}
 }

@@ -1,7 +1,10 @@
 package kube
 
 import (
+	"net/http"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,8 +16,16 @@ import (
 
 // A store that is restored from a backup lacks the Nodes that came after it: nobody deleted them, so they stay peers.
 // What is deleted afterwards is deleted, and what is said afterwards counts. A Node that had no podCIDR yet may get
-// another one, under the same UID.
+// another one, under the same UID. The restored store is behind the former one, or ahead of it; then Hold does not see
+// that it was restored if kubelet writes our Node first.
 func TestRestored(t *testing.T) {
+	t.Parallel()
+	t.Run("behind", func(t *testing.T) { restored(t, (*kubetest.Server).Restore, false) })
+	t.Run("ahead", func(t *testing.T) { restored(t, (*kubetest.Server).RestoreBumped, false) })
+	t.Run("ahead, kubelet first", func(t *testing.T) { restored(t, (*kubetest.Server).RestoreBumped, true) })
+}
+
+func restored(t *testing.T, restore func(*kubetest.Server), kubeletFirst bool) {
 	t.Parallel()
 	s := kubetest.Start(t)
 	o := outside{t, s}
@@ -22,7 +33,14 @@ func TestRestored(t *testing.T) {
 	o.peer("restored-1", "10.244.2.0/24", "192.168.0.2")
 	o.peer("restored-2", "10.244.3.0/24", "192.168.0.3")
 	o.add("restored-6") // without a podCIDR
-	n := start(t, s, "restored-0", nil)
+	var away atomic.Bool
+	written := make(chan struct{})
+	n := startWith(t, s, "restored-0", nil, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if away.Load() && strings.Contains(r.URL.RawQuery, "fieldSelector") { // of Hold
+			<-written
+		}
+		return next.RoundTrip(r)
+	})
 	l := n.join(tenNet, "192.168.0.1", mac1)
 	s.Backup()
 	for name, at := range map[string][2]string{"restored-3": {"10.244.4.0/24", "192.168.0.4"}, "restored-4": {"10.244.5.0/24", "192.168.0.5"}} {
@@ -47,7 +65,12 @@ func TestRestored(t *testing.T) {
 		_, version := n.ownUID()
 		return version == o.node("restored-0").ResourceVersion
 	})
-	s.Restore()
+	away.Store(kubeletFirst)
+	restore(s)
+	if kubeletFirst {
+		o.heartbeat("restored-0", 20)
+		close(written)
+	}
 	eventually.True(t, "it is said", func() bool { return n.logs.Count("cause="+causeStoreChanged) == 1 })
 	o.remove("restored-2") // deleted indeed
 	n.Sees("restored-1 restored-3 restored-4 restored-6")

@@ -8,6 +8,7 @@ import (
 	"context"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -192,6 +193,20 @@ func (s *Server) Restore() {
 	s.Kill()
 	s.check("remove the store", os.RemoveAll(s.File("etcd")))
 	s.check("restore the store", os.CopyFS(s.File("etcd"), os.DirFS(s.File("backup"))))
+	s.Start()
+}
+
+// RestoreBumped is like Restore, in the way that etcd's manual prescribes for clusters with
+// watches: see etcdtest.Server.RestoreSnapshot.
+func (s *Server) RestoreBumped() {
+	s.t.Helper()
+	s.Kill()
+	s.check("remove the store", os.RemoveAll(s.File("etcd")))
+	out, err := exec.Command(nettest.Tool(s.t, "etcdutl"), "snapshot", "restore", s.File("backup/member/snap/db"),
+		"--skip-hash-check", "--data-dir="+s.File("etcd"), "--bump-revision=1000000000", "--mark-compacted").CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("etcdutl: %v\n%s", err, out)
+	}
 	s.Start()
 }
 
