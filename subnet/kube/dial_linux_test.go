@@ -3,11 +3,11 @@ package kube
 import (
 	"context"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd/api"
 )
 
 // fullListener returns the address of a listener that drops further connections: its queue has room for one, and nobody
@@ -43,19 +43,29 @@ func fullListener(t *testing.T) string {
 func TestDialTimeout(t *testing.T) {
 	t.Parallel()
 	addr := fullListener(t)
-	for name, cfg := range map[string]*rest.Config{
-		"plain":   {},
-		"program": {ExecProvider: &api.ExecConfig{Command: "true", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: api.NeverExecInteractiveMode}},
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	const text = `apiVersion: v1
+kind: Config
+users: [{name: u, user: {exec: {command: "true", apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}}}]
+contexts: [{name: x, context: {user: u}}]
+current-context: x
+`
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range map[string]Options{
+		"plain":   {APIURL: "https://" + addr},
+		"program": {APIURL: "https://" + addr, Kubeconfig: kubeconfig},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, err := newReconnector(cfg)
+			c, err := newClient(o)
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 5*dialTimeout) // less than the 30 s of client-go's dialer
 			defer cancel()
-			if conn, err := r.current().DialContext(ctx, "tcp", addr); err == nil {
+			if conn, err := c.transport.current().DialContext(ctx, "tcp", addr); err == nil {
 				t.Error("connected to", conn.RemoteAddr())
 			} else if ctx.Err() != nil {
 				t.Error(err)

@@ -17,7 +17,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 )
 
 // Examination is what flanneld doctor learns from the API server about the cluster and this node.
@@ -96,19 +95,12 @@ func Unreachable(err error) bool {
 // there is none. Only the options that say how to reach the API server are used. It asks a transport that is made for the
 // question, and sends nothing.
 func Proxy(o Options) (string, error) {
-	cfg, err := o.restConfig()
+	api, err := newClient(o)
 	if err != nil {
 		return "", err
 	}
-	server, _, err := rest.DefaultServerUrlFor(cfg)
-	if err != nil {
-		return "", fmt.Errorf("address of the API server: %w", err)
-	}
-	reconnecting, err := newReconnector(cfg)
-	if err != nil {
-		return "", err
-	}
-	proxy, err := reconnecting.current().Proxy(&http.Request{URL: server})
+	server := api.rest().Get().AbsPath("/").URL()
+	proxy, err := api.transport.current().Proxy(&http.Request{URL: server})
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("find the proxy for %s: %w", server.Redacted(), err)

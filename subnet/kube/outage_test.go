@@ -7,13 +7,16 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -245,7 +248,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// A token that ended and was replaced, and a certificate that expired and was renewed.
+// A token that ended and was replaced, a certificate that expired and was renewed, and a kubeconfig that was replaced.
 func TestRenewedCredentials(t *testing.T) {
 	t.Parallel()
 	s := kubetest.Start(t)
@@ -283,16 +286,8 @@ func TestRenewedCredentials(t *testing.T) {
 		t.Parallel()
 		dir := t.TempDir()
 		kubeconfig := filepath.Join(dir, "kubeconfig")
-		text := fmt.Sprintf(`apiVersion: v1
-kind: Config
-clusters: [{name: lab, cluster: {server: "https://%s", certificate-authority: %s}}]
-users: [{name: u, user: {client-certificate: %s, client-key: %s}}]
-contexts: [{name: lab, context: {cluster: lab, user: u}}]
-current-context: lab
-`, s.Addr(), s.File("ca.crt"), filepath.Join(dir, "crt"), filepath.Join(dir, "key"))
-		if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		user := fmt.Sprintf("client-certificate: %s, client-key: %s", filepath.Join(dir, "crt"), filepath.Join(dir, "key"))
+		writeKubeconfig(t, kubeconfig, s, s.Addr(), user)
 		issue(t, s, dir, life)
 		o.add("certificate-1", "10.244.2.0/24")
 		n := start(t, s, "certificate-1", func(op *Options) { op.Kubeconfig = kubeconfig })
@@ -310,6 +305,67 @@ current-context: lab
 		}
 		t.Logf("published %v after the certificate was renewed\n%s", time.Since(begin), n.logs)
 	})
+	t.Run("kubeconfig", func(t *testing.T) { // it has the token itself
+		t.Parallel()
+		o := outside{t, s}
+		o.add("kubeconfig-1", "10.244.3.0/24")
+		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+		proxy := nettest.NewProxy(t, s.Addr(), 0)
+		writeKubeconfig(t, kubeconfig, s, proxy.Addr(), "token: "+s.ShortToken("kubeconfig-1", life-leeway))
+		var last atomic.Value // server and status of the last answer
+		record := func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			resp, err := next.RoundTrip(r)
+			if err == nil {
+				last.Store(fmt.Sprint(r.URL.Host, " ", resp.StatusCode))
+			}
+			return resp, err
+		}
+		n := startWith(t, s, "kubeconfig-1", func(op *Options) { op.Kubeconfig = kubeconfig }, record)
+		l := n.join(tenNet, "192.168.0.1", mac1)
+		n.Run()
+		time.Sleep(life + 11*time.Second) // as above
+		l.V4.Data = []byte(mac2)
+		published := make(chan error, 1)
+		go func() { published <- n.Publish(t.Context(), l) }()
+		eventually.True(t, "the denial is said", func() bool {
+			return len(n.logs.With("cause="+causeDenied).Naming("error", string(metav1.StatusReasonUnauthorized))) == 1
+		})
+		writeKubeconfig(t, kubeconfig, s, s.Addr(), "client-certificate-data: bm9uZQ==, client-key-data: bm9uZQ==")
+		named := func() int { return len(n.logs.With("level=WARN").Naming("file", kubeconfig)) }
+		eventually.True(t, "a wrong kubeconfig is named", func() bool { return named() == 1 })
+		if now := last.Load(); now != proxy.Addr()+" 401" {
+			t.Errorf("a wrong kubeconfig is used: %v", now)
+		}
+		writeKubeconfig(t, kubeconfig, s, s.Addr(), "") // valid, as between two steps of kubectl config set-*
+		eventually.True(t, "an anonymous user is denied", func() bool { return last.Load() == s.Addr()+" 403" })
+		writeKubeconfig(t, kubeconfig, s, s.Addr(), "token: "+s.Token("kubeconfig-1"))
+		begin := time.Now()
+		if err := <-published; err != nil {
+			t.Error(err)
+		}
+		t.Logf("published %v after the kubeconfig was replaced", time.Since(begin))
+		eventually.True(t, "the new kubeconfig is used", func() bool {
+			return strings.HasPrefix(last.Load().(string), s.Addr()+" 20") // 201 for an Event
+		})
+		if text := n.logs.String(); strings.Contains(text, "eyJ") || named() != 1 {
+			t.Errorf("log:\n%s", text)
+		}
+	})
+}
+
+// writeKubeconfig writes or replaces a kubeconfig with a server, host:port, and a user.
+func writeKubeconfig(t *testing.T, path string, s *kubetest.Server, server, user string) {
+	t.Helper()
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: lab, cluster: {server: "https://%s", certificate-authority: %s}}]
+users: [{name: u, user: {%s}}]
+contexts: [{name: lab, context: {cluster: lab, user: u}}]
+current-context: lab
+`, server, s.File("ca.crt"), user)
+	if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // issue writes a client certificate of the cluster's authority, good for a while.

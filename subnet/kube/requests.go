@@ -83,7 +83,7 @@ func (c *apiClient) StoreVersion(ctx context.Context) (string, error) {
 
 // nodeRequest returns a request for Nodes at a resourceVersion, "" for the newest one, in an encoding (accept).
 func (c *apiClient) nodeRequest(accept, at string) *rest.Request {
-	return c.rest.Get().Resource("nodes").SetHeader("Accept", accept).MaxRetries(0).Param("resourceVersion", at)
+	return c.rest().Get().Resource("nodes").SetHeader("Accept", accept).MaxRetries(0).Param("resourceVersion", at)
 }
 
 // readList reads a list, and calls each with every Node while the rest arrives.
@@ -177,7 +177,7 @@ func hostnameSelectors(wanted map[string]*storedNode) (selectors []string) {
 // Watch opens a watch of the metadata of all Nodes, or of the one named only, which begins after a resourceVersion.
 // Closing the returned stream ends the watch.
 func (c *apiClient) Watch(ctx context.Context, only, version string) (io.ReadCloser, error) {
-	r := c.rest.Get().Resource("nodes").SetHeader("Accept", metadataOnly).MaxRetries(0).
+	r := c.rest().Get().Resource("nodes").SetHeader("Accept", metadataOnly).MaxRetries(0).
 		Param("watch", "true").Param("resourceVersion", version).Param("allowWatchBookmarks", "true").
 		// The server ends the watch after this time, which is random, so that the daemons do not reconnect together.
 		// Reconnecting spreads them over the API servers again, after one of these was down. 5 to 10 minutes are what client-go
@@ -191,7 +191,7 @@ func (c *apiClient) Watch(ctx context.Context, only, version string) (io.ReadClo
 
 // PatchStatus applies a strategic merge patch to a Node's status and metadata. It returns the Node without its spec.
 func (c *apiClient) PatchStatus(ctx context.Context, name string, patch []byte) (*storedNode, error) {
-	return c.parseNode(c.rest.Patch(types.StrategicMergePatchType).Resource("nodes").Name(name).SubResource("status").
+	return c.parseNode(c.rest().Patch(types.StrategicMergePatchType).Resource("nodes").Name(name).SubResource("status").
 		SetHeader("Accept", metadataOnly).MaxRetries(0).Body(patch).Do(quiet(ctx)))
 }
 
@@ -204,13 +204,13 @@ func (c *apiClient) Conditions(ctx context.Context, name, at string) ([]corev1.N
 
 // CreateEvent writes an Event.
 func (c *apiClient) CreateEvent(ctx context.Context, e *corev1.Event) error {
-	return c.rest.Post().Namespace(e.Namespace).Resource("events").MaxRetries(0).Body(e).Do(quiet(ctx)).Error()
+	return c.rest().Post().Namespace(e.Namespace).Resource("events").MaxRetries(0).Body(e).Do(quiet(ctx)).Error()
 }
 
 // WindowsNodes returns the names of at most ten Windows nodes.
 func (c *apiClient) WindowsNodes(ctx context.Context) (names []string, err error) {
 	var nodes corev1.NodeList
-	err = c.rest.Get().Resource("nodes").MaxRetries(0).
+	err = c.rest().Get().Resource("nodes").MaxRetries(0).
 		Param("labelSelector", "kubernetes.io/os=windows").Param("limit", "10").Do(quiet(ctx)).Into(&nodes)
 	for _, n := range nodes.Items {
 		names = append(names, n.Name)
@@ -225,7 +225,7 @@ const pageSize = 500
 // and the returned list has it for the page after, "" after the last one.
 func (c *apiClient) NodePage(ctx context.Context, selector, next string) (*corev1.NodeList, error) {
 	var page corev1.NodeList
-	err := c.rest.Get().Resource("nodes").MaxRetries(0).Param("labelSelector", selector).
+	err := c.rest().Get().Resource("nodes").MaxRetries(0).Param("labelSelector", selector).
 		Param("limit", strconv.Itoa(pageSize)).Param("continue", next).Do(quiet(ctx)).Into(&page)
 	return &page, err
 }
@@ -237,7 +237,7 @@ var errNoPod = errors.New("so that the name of this node is unknown: set NODE_NA
 // NodeOfPod returns the name of the Node on which a pod runs; errNoPod if there is no such pod, or while the pod has none.
 func (c *apiClient) NodeOfPod(ctx context.Context, namespace, pod string) (string, error) {
 	var p corev1.Pod
-	err := c.rest.Get().Namespace(namespace).Resource("pods").Name(pod).MaxRetries(0).Do(quiet(ctx)).Into(&p)
+	err := c.rest().Get().Namespace(namespace).Resource("pods").Name(pod).MaxRetries(0).Do(quiet(ctx)).Into(&p)
 	switch {
 	case isMissing(err):
 		return "", fmt.Errorf("pod %s/%s does not exist, %w", namespace, pod, errNoPod)

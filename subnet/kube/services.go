@@ -30,7 +30,7 @@ func (c *apiClient) ServiceNetworks(ctx context.Context) ([]netip.Prefix, error)
 
 // serviceCIDRs lists the networks of Services, which Kubernetes has as objects since 1.33.
 func (c *apiClient) serviceCIDRs(ctx context.Context) ([]netip.Prefix, error) {
-	body, err := raw(c.rest.Get().AbsPath("/apis/networking.k8s.io/v1/servicecidrs").
+	body, err := raw(c.rest().Get().AbsPath("/apis/networking.k8s.io/v1/servicecidrs").
 		SetHeader("Accept", "application/json").MaxRetries(0).Do(quiet(ctx)))
 	if err != nil {
 		return nil, fmt.Errorf("list ServiceCIDRs: %w", err)
@@ -81,7 +81,7 @@ func (c *apiClient) kubeadmServiceNetworks(ctx context.Context) ([]netip.Prefix,
 // ConfigMap returns the content of a ConfigMap.
 func (c *apiClient) ConfigMap(ctx context.Context, namespace, name string) (map[string]string, error) {
 	var configMap corev1.ConfigMap
-	err := c.rest.Get().Namespace(namespace).Resource("configmaps").Name(name).MaxRetries(0).Do(quiet(ctx)).Into(&configMap)
+	err := c.rest().Get().Namespace(namespace).Resource("configmaps").Name(name).MaxRetries(0).Do(quiet(ctx)).Into(&configMap)
 	if err != nil {
 		return nil, fmt.Errorf("read the ConfigMap %s/%s: %w", namespace, name, err)
 	}

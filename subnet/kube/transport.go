@@ -150,15 +150,16 @@ const (
 // reconnector is the transport to the API server. After a failed or unauthorized request it makes a new
 // http.Transport, so that the next request opens a new connection and reads the certificate files again. The old
 // connection may be dead without an error, or have been opened with a client certificate that has expired since.
-// (Tokens are read again by the wrapper around the reconnector, from client-go.) An apiClient has one; it is safe for
-// concurrent use.
+// (Files of tokens are read again by the wrapper around the reconnector, from client-go.) After these requests, and
+// forbidden ones, it also has a changed kubeconfig read. An apiClient has one; it is safe for concurrent use.
 type reconnector struct {
-	cfg   *transport.Config // with the names of the certificate files
-	conns subnet.Conns      // open ones of all transports, which the daemon closes when this node's address changes (Manager.Redial)
-	log   *slog.Logger      // for requests, at the debug level; the maker of the client sets it before the first request
+	conns  subnet.Conns // open ones of all transports, for Manager.Redial
+	log    *slog.Logger // for requests, at the debug level, and reload
+	reload func()       // calls use if the kubeconfig has changed; nil: there is none. renew calls it, with mu held
 
-	mu sync.Mutex
-	rt *http.Transport // for the next request; mu guards it
+	mu  sync.Mutex        // guards the rest
+	cfg *transport.Config // with the names of the certificate files
+	rt  *http.Transport   // for the next request
 }
 
 // dialer opens connections to the API server. TCP's own probes are for a connection by HTTP/1, which has no pings: after
@@ -167,44 +168,44 @@ var dialer = &net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveCon
 	Enable: true, Idle: pingAfter, Interval: 2 * time.Second, Count: 3,
 }}
 
-// newReconnector returns a reconnector with its first transport. It sets cfg.Dial.
-func newReconnector(cfg *rest.Config) (*reconnector, error) {
-	// A kubeconfig may name a program that gets credentials (users.exec). TransportConfig wraps the dialer for it, to close
-	// the connections when the credentials change. Without a dialer it takes one that waits for 30 s.
-	cfg.Dial = dialer.DialContext
-	transportConfig, err := cfg.TransportConfig()
+// use makes a transport for the next request, with the files of certificates as they are now. With an error, the former
+// one stays. Requests that still run over the former one may go on, and their connections are closed when they become
+// idle. mu must be held once requests are sent.
+func (r *reconnector) use(cfg *transport.Config) error {
+	rt, err := r.newTransport(*cfg)
 	if err != nil {
-		return nil, fmt.Errorf("credentials for the Kubernetes API: %w", err)
+		return err
 	}
-	r := &reconnector{cfg: transportConfig, log: slog.New(slog.DiscardHandler)}
-	r.rt, err = r.newTransport()
-	return r, err
+	if r.rt != nil {
+		r.rt.CloseIdleConnections()
+	}
+	r.cfg, r.rt = cfg, rt
+	return nil
 }
 
-// newTransport makes a transport, with the files of certificates as they are now.
-func (r *reconnector) newTransport() (*http.Transport, error) {
-	cfg := *r.cfg // a copy, because TLSConfigFor stores the files' content in it
+// newTransport makes a transport. cfg is a copy, because TLSConfigFor stores the files' content in it.
+func (r *reconnector) newTransport(cfg transport.Config) (*http.Transport, error) {
 	tlsConfig, err := transport.TLSConfigFor(&cfg)
 	if err != nil {
 		return nil, fmt.Errorf("certificates for the Kubernetes API: %w", err)
 	}
 	dialAndKeep := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := r.cfg.DialHolder.Dial(ctx, network, addr)
+		conn, err := cfg.DialHolder.Dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
 		return r.conns.Keep(conn), nil // its Close removes it from conns
 	}
 	proxy := http.ProxyFromEnvironment
-	if r.cfg.Proxy != nil {
-		proxy = r.cfg.Proxy
+	if cfg.Proxy != nil {
+		proxy = cfg.Proxy
 	}
 	return &http.Transport{
 		DialContext: dialAndKeep, TLSClientConfig: tlsConfig, TLSHandshakeTimeout: dialTimeout, Proxy: proxy,
 		// Go does not use HTTP/2 by itself with a DialContext.
 		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 		ResponseHeaderTimeout: headerTimeout, IdleConnTimeout: 90 * time.Second, // Go's default
-		DisableCompression: r.cfg.DisableCompression,
+		DisableCompression: cfg.DisableCompression,
 	}, nil
 }
 
@@ -220,9 +221,12 @@ func (r *reconnector) RoundTrip(req *http.Request) (*http.Response, error) {
 	rt, began := r.current(), time.Now()
 	resp, err := rt.RoundTrip(req)
 	r.logRequest(req, began, resp, err)
-	// A request that its caller has ended says nothing about the connection.
-	if err != nil && req.Context().Err() == nil || err == nil && resp.StatusCode == http.StatusUnauthorized {
-		r.replace(rt)
+	switch {
+	case err != nil && req.Context().Err() != nil: // its caller has ended it, which says nothing about the connection
+	case err != nil || resp.StatusCode == http.StatusUnauthorized:
+		r.renew(rt, true)
+	case resp.StatusCode == http.StatusForbidden: // perhaps for good, as of Events by the role
+		r.renew(rt, false)
 	}
 	return resp, err
 }
@@ -248,18 +252,18 @@ func (r *reconnector) logRequest(req *http.Request, began time.Time, resp *http.
 	subnet.LogRequest(r.log, verb, fmt.Sprintf("%.200s", object), began, result)
 }
 
-// replace makes a new transport in place of the failed one. Requests that still run over the failed one may go on, and
-// their connections are closed when they become idle.
-func (r *reconnector) replace(failed *http.Transport) {
+// renew reads a changed kubeconfig after a failed request. If it has not changed and replace is set, it makes a new
+// transport in place of the failed one.
+func (r *reconnector) renew(failed *http.Transport, replace bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.rt != failed {
-		return // another request has replaced it
+		return // another request has done so
 	}
-	rt, err := r.newTransport()
-	if err != nil {
-		return // the certificate files may just be being replaced: the next failed request tries again
+	if r.reload != nil {
+		r.reload()
 	}
-	r.rt = rt
-	failed.CloseIdleConnections()
+	if r.rt == failed && replace {
+		_ = r.use(r.cfg) // the certificate files may just be being replaced: the next failed request tries again
+	}
 }
