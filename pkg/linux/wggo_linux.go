@@ -2,13 +2,10 @@ package linux
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
-	"regexp"
-	"strings"
 	"syscall"
 	"time"
 
@@ -59,24 +56,6 @@ func startWireGuardGo(device string) error {
 	}
 	return nil
 }
-
-// lastLines returns the last lines of what wireguard-go or charon has printed, up to a number. It drops the last message
-// of a charon that ends, which gives no reason.
-func lastLines(output string, number int) string {
-	var lines []string
-	for line := range strings.Lines(strings.ToValidUTF8(output, "")) {
-		line = logPrefix.ReplaceAllLiteralString(strings.TrimSpace(line), "")
-		if line != "" && !strings.HasPrefix(line, "initialization failed") {
-			lines = append(lines, line[:min(len(line), 200)])
-		}
-	}
-	return cmp.Or(strings.Join(lines[max(0, len(lines)-number):], "; "), "it printed nothing: see the system's log")
-}
-
-// logPrefix is the beginning of messages: level, device and time (wireguard-go), or thread and subsystem (charon). With
-// time or thread, each retry could have another error, which would be logged, and in Kubernetes
-// written to the Node, each time.
-var logPrefix = regexp.MustCompile(`^(ERROR: \(.*\) \d{4}/\d\d/\d\d \d\d:\d\d:\d\d |\d\d\[[A-Z]+\] *)`)
 
 // maxStartPause is the longest pause between two tries to start wireguard-go, or charon. Failed passes, which come every
 // 15 s at least, have a longer one, so that each of these finds that a try is due.
