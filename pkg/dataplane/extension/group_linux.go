@@ -52,7 +52,8 @@ func runGroup(cmd *exec.Cmd, m *marks) error {
 
 // reap makes sure that the processes which a command has left in its group do not stay as zombies, if they have become
 // children of this process because it is process 1 of a container. It does not wait for those that still run: a
-// goroutine does, which blocks a thread until they have ended. While there are any, the kernel gives the number of the group to no other process.
+// goroutine does, which blocks a thread until they have ended. While there are any, the kernel does not use the number of
+// the group again.
 func reap(group int) {
 	if wait(group, syscall.WNOHANG) {
 		return

@@ -200,10 +200,10 @@ func (d *Dataplane) giveUp() {
 }
 
 // removeTries is how often SubnetRemove is tried for a peer that is gone, in about a quarter of an hour. For a peer
-// that changed, retries keep SubnetAdd, and with it the peer, waiting, so that there are few (changeTries, 3 s): SubnetAdd
-// may not replace what it made with former values, such as another PUBLIC_IP. With other commands, it is
-// tried once, as the removal may have failed because of the former ones. What a failed removal has
-// left is replaced by SubnetAdd, as after a restart, or is the reason why SubnetAdd fails.
+// that changed, retries keep SubnetAdd, and with it the peer, waiting, so that there are few (changeTries, with 3 s of
+// pauses): SubnetAdd may not replace what it made with former values, such as another PUBLIC_IP. With other commands, it
+// is tried once, as the removal may have failed because of the former ones. What a failed removal has left is replaced by
+// SubnetAdd, as after a restart, or is the reason why SubnetAdd fails.
 const (
 	removeTries = 10
 	changeTries = 3
