@@ -47,14 +47,15 @@ type ikeStore struct {
 	notify func()                          // makes the loop list the connections; any goroutine may call it
 
 	client  *charon.Client    // for commands; nil: not connected
-	own     bool              // flanneld has started the charon of client
+	own     bool              // flanneld has started the charon of client, or the one to which connect just failed to connect
 	watch   *charon.Client    // a second connection, for notifications; valid while client is not nil
 	watcher sync.WaitGroup    // of the goroutine that waits for notifications
 	ended   atomic.Bool       // the charon of client has ended, or does not notify any more
 	starts  reconcile.Backoff // of start
-	// state is that of the charon that start has started (see charon.Start). nil: there is none, it was connected to, or its end is reported.
+	// state is that of the charon that start has started last (see charon.Start). nil: this run has started none since
+	// the last connect or stop, or has reported its end.
 	state func() (output string, ended error)
-	kills int // charons that did not listen in time, since the last connect
+	kills int // how often charons were killed that did not listen in time, since the last connect
 	// othersEnded is when a charon that somebody else had started was last found to have ended; zero: never.
 	othersEnded time.Time
 	applied     map[ikeKey]ikeConn   // loaded in this run, or unknownConn; the next list drops what charon does not have. nil before the first connect, like states
@@ -81,17 +82,23 @@ func (s *ikeStore) connect() error {
 	}
 	client, err := charon.Dial(charon.Socket)
 	if err != nil {
+		s.own = !errors.Is(err, charon.ErrNotRunning) && charon.Runs(s.config) // it may accept no more connections
 		return err
 	}
+	pid, unread := client.Started(s.config)
+	s.own = pid != 0
 	version, err := client.Version()
 	if err == nil {
 		s.watch, err = charon.Dial(charon.Socket)
 	}
 	if err != nil {
-		return errors.Join(err, client.Close())
+		if s.needed() || !s.mayStop() { // else List fails because it is not known whether stop ends this charon
+			unread = nil
+		}
+		return errors.Join(err, client.Close(), unread)
 	}
 	s.forgetStarts()
-	s.client, s.own = client, client.Started(s.config) != 0 // 0: somebody else has started it
+	s.client = client
 	if s.applied == nil {
 		s.applied, s.states = map[ikeKey]ikeConn{}, map[ikeKey]*ikeState{}
 	}
@@ -120,15 +127,15 @@ func (s *ikeStore) List(context.Context) (map[ikeKey]ikeConn, error) {
 	if !s.used() {
 		return nil, nil // there are no connections, and charon may not be installed
 	}
-	if err := s.connect(); err != nil {
-		if errors.Is(err, charon.ErrNotRunning) && !s.needed() {
-			return nil, nil // connections end with charon
+	var out map[ikeKey]ikeConn
+	err := s.connect()
+	if err == nil {
+		if out, err = s.list(); err != nil {
+			s.disconnect()
 		}
-		return nil, err
 	}
-	out, err := s.list()
-	if err != nil {
-		s.disconnect()
+	if err != nil && !s.needed() && (s.own || errors.Is(err, charon.ErrNotRunning)) {
+		return nil, nil // connections end with charon: none runs, or stop ends it
 	}
 	return out, err
 }
@@ -246,7 +253,7 @@ func (s *ikeStore) endReplaced() error {
 		peers[key.Remote] = true
 	}
 	err := s.client.Terminate(func(sa charon.SA) bool {
-		if sa.Name == charon.Unnamed {
+		if sa.Name == "" {
 			return peers[sa.Remote.Addr()]
 		}
 		key, _ := parseIKE(sa.Name)

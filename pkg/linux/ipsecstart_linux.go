@@ -12,12 +12,13 @@ import (
 	"flannel/pkg/linux/charon"
 )
 
+// startLimit is how long a charon may take until it listens, less in tests. Then it is killed, and the next one may take
+// twice as long, up to 16 times.
+var startLimit = time.Minute
+
 const (
 	// startWait bounds how long reach, and with it the loop, waits for a charon that it has started.
 	startWait = 10 * time.Second
-	// startLimit is how long a charon may take until it listens. Then it is ended, and the next one may take twice as
-	// long, up to 16 times.
-	startLimit = time.Minute
 	// othersWait is how long a service has to restart its charon.
 	othersWait = 30 * time.Second
 )
@@ -34,45 +35,49 @@ func (s *ikeStore) reach() error {
 
 // start starts charon, and waits until it listens. It returns early if charon ends.
 func (s *ikeStore) start() error {
-	if _, err := s.observeStart(); err != nil { // it has ended since the last pass
+	if err := s.observeStart(); err != nil { // it has ended since the last pass
 		return err
 	}
-	program, state, err := charon.Start(s.config, startLimit<<min(s.kills, 4))
+	program, state, killed, err := charon.Start(s.config, startLimit<<min(s.kills, 4))
+	if len(killed) > 0 {
+		s.kills++
+		output := ""
+		if s.state != nil { // else it has listened before, or an earlier flanneld has started it
+			output, _ = s.state()
+			output = lastLines(output, 3)
+		}
+		s.log.Warn("killed strongSwan's IKE daemon, which did not listen",
+			"pids", killed, "socket", charon.Socket, "output", output)
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", charon.ErrNotRunning, err)
 	}
 	if program != "" { // else an earlier pass has started it
-		if s.state != nil {
-			s.kills++
-		}
 		s.state = state
 		s.log.Info("started strongSwan's IKE daemon", "program", program)
 	}
-	output := ""
 	for began := time.Now(); time.Since(began) < startWait; time.Sleep(50 * time.Millisecond) {
 		if err = s.connect(); !errors.Is(err, charon.ErrNotRunning) {
 			return err
 		}
-		var ended error
-		if output, ended = s.observeStart(); ended != nil {
+		if ended := s.observeStart(); ended != nil {
 			return ended
 		}
 	}
-	return fmt.Errorf("it was started and does not listen yet: %w: %s", err, output)
+	return fmt.Errorf("it was started and does not listen yet: %w", err)
 }
 
-// observeStart returns the last lines of the output of the charon that start has started, and an error once if it has ended.
-func (s *ikeStore) observeStart() (output string, err error) {
+// observeStart returns an error once if the charon that start has started has ended, with the last lines of its output.
+func (s *ikeStore) observeStart() error {
 	if s.state == nil {
-		return lastLines("", 3), nil // an earlier flanneld has started it, if there is one
+		return nil
 	}
-	output, err = s.state()
-	output = lastLines(output, 3)
-	if err != nil {
-		s.state = nil
-		err = fmt.Errorf("%w: it was started and has ended: %w: %s", charon.ErrNotRunning, err, output)
+	output, ended := s.state()
+	if ended == nil {
+		return nil
 	}
-	return output, err
+	s.state = nil
+	return fmt.Errorf("%w: it was started and has ended: %w: %s", charon.ErrNotRunning, ended, lastLines(output, 3))
 }
 
 // forgetStarts makes the next start one without a pause and with startLimit.
@@ -89,14 +94,9 @@ func (s *ikeStore) mayStop() bool { return charon.MayRun(s.config) }
 // they stay.
 func (s *ikeStore) stop(sig unix.Signal) error {
 	s.forgetStarts()
+	s.disconnect()
 	if !s.mayStop() {
-		s.disconnect()
 		return nil
 	}
-	if err := s.connect(); err != nil && !errors.Is(err, charon.ErrNotRunning) {
-		return err
-	}
-	err := charon.Stop(s.client, s.config, sig)
-	s.disconnect()
-	return err
+	return charon.Stop(s.config, sig)
 }

@@ -34,8 +34,8 @@ type Faults struct {
 
 // calls are the system calls that can fail.
 var calls = []int{
-	unix.SYS_SOCKET, unix.SYS_OPENAT, unix.SYS_PIPE2, unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_RECVFROM,
-	unix.SYS_RECVMSG,
+	unix.SYS_SOCKET, unix.SYS_OPENAT, unix.SYS_OPENAT2, unix.SYS_PIDFD_OPEN, unix.SYS_PIPE2,
+	unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_RECVFROM, unix.SYS_RECVMSG,
 	unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT, unix.SYS_CLONE, unix.SYS_EXECVE, unix.SYS_INOTIFY_INIT1,
 	unix.SYS_FCHMODAT,
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/internal/test/nstest"
 	"flannel/internal/test/vicitest"
 	"flannel/pkg/conf"
 )
@@ -205,12 +207,12 @@ func TestSAs(t *testing.T) {
 // Only what matches is removed.
 func TestTerminate(t *testing.T) {
 	var answer []string
-	for _, sa := range [][3]string{{"a-b", "1", "192.0.2.1"}, {Unnamed, "2", "192.0.2.1"}, {Unnamed, "3", "192.0.2.2"}} {
+	for _, sa := range [][3]string{{"a-b", "1", "192.0.2.1"}, {unnamed, "2", "192.0.2.1"}, {unnamed, "3", "192.0.2.2"}} {
 		answer = append(answer, packet(t, event, "list-sa", message{{sa[0], message{{"uniqueid", sa[1]}, {"remote-host", sa[2]}, {"remote-port", "500"}}}}))
 	}
 	s := &server{answers: map[string][]string{"list-sas": append(answer, packet(t, commandResponse, "", nil)),
 		"terminate": {packet(t, commandResponse, "", message{{"success", "yes"}})}}}
-	if err := serve(t, s).Terminate(func(sa SA) bool { return sa.Name == Unnamed && sa.Remote.Addr() == netip.MustParseAddr("192.0.2.1") }); err != nil {
+	if err := serve(t, s).Terminate(func(sa SA) bool { return sa.Name == "" && sa.Remote.Addr() == netip.MustParseAddr("192.0.2.1") }); err != nil {
 		t.Error(err)
 	}
 	s.mu.Lock()
@@ -337,20 +339,51 @@ func TestNotRunning(t *testing.T) {
 
 // A daemon that this program has not started is never stopped.
 func TestStopOthers(t *testing.T) {
-	config := filepath.Join(t.TempDir(), "strongswan.conf")
-	if MayRun(config) {
-		t.Error("a daemon may run")
+	nstest.Run(t, func(t *testing.T) {
+		config := filepath.Join(t.TempDir(), "strongswan.conf")
+		if MayRun(config) {
+			t.Error("a daemon may run")
+		}
+		if err := os.WriteFile(config, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		vicitest.Serve(t, Socket, (&server{}).answer) // in this process
+		c, err := Dial(Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if pid, err := c.Started(config); pid != 0 || err != nil {
+			t.Errorf("process %d was started by Start, %v", pid, err)
+		}
+		if err := Stop(config, syscall.SIGTERM); err != nil || MayRun(config) {
+			t.Errorf("%v, may run: %t", err, MayRun(config))
+		}
+	})
+}
+
+// A daemon outside of this process' PID namespace may be ours: the file stays, so that Stop is tried again.
+func TestStopCannotSee(t *testing.T) {
+	const variable = "FLANNEL_CHARON_CONFIG"
+	if config := os.Getenv(variable); config != "" { // the process that is started below
+		if err := Stop(config, syscall.SIGTERM); err == nil || !strings.Contains(err.Error(), "PID namespace") || !MayRun(config) {
+			t.Errorf("%v, may run: %t", err, MayRun(config))
+		}
+		return
 	}
-	if err := os.WriteFile(config, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c := serve(t, &server{}) // in this process
-	if pid := c.Started(config); pid != 0 {
-		t.Errorf("process %d was started by Start", pid)
-	}
-	if err := Stop(c, config, syscall.SIGTERM); err != nil || MayRun(config) {
-		t.Errorf("%v, may run: %t", err, MayRun(config))
-	}
+	nstest.Run(t, func(t *testing.T) {
+		config := filepath.Join(t.TempDir(), "strongswan.conf")
+		if err := os.WriteFile(config, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		vicitest.Serve(t, Socket, (&server{}).answer)
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), variable+"="+config)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
 }
 
 // parseMessage is the inverse of appendMessage.

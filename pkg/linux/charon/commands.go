@@ -167,14 +167,14 @@ func (c *Client) Version() (string, error) {
 	return answer.text("version"), err
 }
 
-// Unnamed is the Name of a security association whose peer has not yet said who it is, by which charon
+// unnamed is charon's name of a security association whose peer has not yet said who it is, by which charon
 // chooses the connection. How the two encapsulate ESP has been decided before that.
-const Unnamed = "(unnamed)"
+const unnamed = "(unnamed)"
 
 // SA is an IKE security association.
 type SA struct {
 	id     string // charon's number
-	Name   string // of its connection, or Unnamed
+	Name   string // of its connection; "": see unnamed
 	State  string // "CONNECTING", "ESTABLISHED", …
 	Busy   bool   // tasks, such as a negotiation, are under way or queued
 	Remote netip.AddrPort
@@ -208,6 +208,9 @@ func (c *Client) SAs() ([]SA, error) {
 func parseSA(name string, m message) SA {
 	sa := SA{id: m.text("uniqueid"), Name: name, State: m.text("state"), Busy: len(m.list("tasks-active"))+len(m.list("tasks-queued")) > 0,
 		Since: time.Duration(number(m.text("established"), 10)) * time.Second}
+	if name == unnamed {
+		sa.Name = ""
+	}
 	if ip, err := netip.ParseAddr(m.text("remote-host")); err == nil {
 		sa.Remote = netip.AddrPortFrom(ip, uint16(number(m.text("remote-port"), 10)))
 	}

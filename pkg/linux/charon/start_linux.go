@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -51,28 +50,32 @@ func configuration() (text string) {
 	return text
 }
 
-// Start starts charon, and before that writes its configuration file, which exists as long
-// as the process may run. The caller has found that no charon listens on Socket. One of ours that has been running for
-// longer than limit has lost its socket, or does not listen in time: it is ended, and its keys stay in the kernel. Start
-// does not wait until charon listens, which can take seconds. program is what it has started; "": one that was started
-// before may still begin to listen. state returns what the process has printed, and if it has ended, the reason. After
-// an error, or without program, state is nil. The process is in a session of its own and does not end with this one, so
-// that a restart of flanneld keeps its security associations. It inherits no files but that of its output, and of the
-// environment only PATH.
-func Start(config string, limit time.Duration) (program string, state func() (output string, ended error), err error) {
-	if starting, err := endDeaf(config, limit); starting || err != nil {
-		return "", nil, err
+// Start starts charon, and before that writes its configuration file, which exists as long as the process may run. The
+// caller has found that no charon listens on Socket. One of ours that has been running for longer than limit has lost its
+// socket, or does not listen in time: it is killed, and its keys stay in the kernel. killed holds the PIDs of those, also
+// with an error. Start does not wait until charon listens, which can take seconds. program is what it has started; "": one
+// that was started before may still begin to listen. state returns what the process has printed, and if it has ended, the
+// reason. After an error, or without program, state is nil. The process is in a session of its own and does not end with
+// this one, so that a restart of flanneld keeps its security associations. It inherits no files but that of its output,
+// and of the environment only PATH.
+func Start(config string, limit time.Duration) (
+	program string, state func() (output string, ended error), killed []int, err error,
+) {
+	starting, killed, unread := endDeaf(config, limit)
+	if starting || unread != nil && !errors.Is(unread, fs.ErrPermission) {
+		return "", nil, killed, unread
 	}
 	// Sets program, to the path of the first one that exists.
 	i := slices.IndexFunc(programs, func(name string) bool { program, err = exec.LookPath(name); return err == nil })
 	if i < 0 {
-		return "", nil, errNotInstalled
+		return "", nil, killed, errNotInstalled
 	}
 	if err := tryPorts(); err != nil {
-		return "", nil, fmt.Errorf("%w (%w)", errPorts, err)
+		return "", nil, killed, errors.Join(fmt.Errorf("%w (%w)", errPorts, err), unread)
 	}
+	former := MayRun(config)
 	if _, err := file.Put(config, []byte(configuration()), 0o600); err != nil {
-		return "", nil, err
+		return "", nil, killed, err
 	}
 	cmd := exec.Command(program)
 	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH"), mark(config)}
@@ -83,7 +86,10 @@ func Start(config string, limit time.Duration) (program string, state func() (ou
 	}
 	if err := cmd.Start(); err != nil {
 		_ = output.Close()
-		return "", nil, err
+		if !former { // else one that was started before may run
+			err = errors.Join(err, os.Remove(config))
+		}
+		return "", nil, killed, err
 	}
 	type result struct {
 		output string
@@ -104,7 +110,7 @@ func Start(config string, limit time.Duration) (program string, state func() (ou
 		default:
 			return text, nil
 		}
-	}, nil
+	}, killed, nil
 }
 
 // outputSize is how much of a process' output is kept, in bytes.
@@ -128,8 +134,11 @@ func outputFile() (*os.File, error) {
 	return f, nil
 }
 
-// textOf returns the text in a file of outputFile; "": there is none, or f is nil.
+// textOf returns the text in a file of outputFile, which may be empty. Without a file, it says so.
 func textOf(f *os.File) string {
+	if f == nil {
+		return "its output could not be kept"
+	}
 	text := make([]byte, outputSize)
 	n, _ := f.ReadAt(text, 0) // what cannot be read is missing in a message
 	text, _, _ = bytes.Cut(text[:n], []byte{0})
@@ -157,158 +166,109 @@ func tryPort(port int) error {
 	return conn.Close()
 }
 
-// mark is the variable of the environment by which Started recognizes the process. charon reads
-// its configuration from the file in it.
-func mark(config string) string { return "STRONGSWAN_CONF=" + config }
-
-// Started returns the process that Start has started with this configuration file, in
-// this or an earlier run, if the client is connected to it; 0: it is another's.
-func (c *Client) Started(config string) int {
+// Started returns the process that Start has started with this configuration file, in this or an earlier run, if the
+// client is connected to it; 0: it is another's. The error is that of one of this user that cannot be read or, in a
+// container without the host's PIDs, cannot be seen.
+func (c *Client) Started(config string) (pid int, err error) {
 	raw, err := c.conn.SyscallConn()
 	if err != nil {
-		return 0
+		return 0, err
 	}
-	pid := 0
-	_ = raw.Control(func(fd uintptr) { // an error leaves pid 0, which has no environment
-		peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if err == nil && int(peer.Uid) == os.Geteuid() {
-			pid = int(peer.Pid)
-		}
-	})
-	if !marked(pid, config) {
-		return 0
+	var peer *unix.Ucred
+	var unread error
+	err = raw.Control(func(fd uintptr) { peer, unread = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := cmp.Or(err, unread); err != nil {
+		return 0, err
 	}
-	return pid
-}
-
-// marked reports whether a process has the variable by which Started recognizes it. Every
-// user can give it to a process.
-func marked(pid int, config string) bool {
-	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	return err == nil && slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(v []byte) bool { return string(v) == mark(config) })
+	if int(peer.Uid) != os.Geteuid() {
+		return 0, nil
+	}
+	if pid = int(peer.Pid); pid == 0 {
+		return 0, fmt.Errorf("cannot find out whether the charon that listens on %s, in another PID namespace, is the one that "+
+			"flanneld has started (if it is, end it on the host; if not, remove %s)", Socket, config)
+	}
+	ours, err := marked(pid, config)
+	if err != nil && !hasEnded(err) {
+		return 0, errUnread(pid, config, fmt.Errorf("it listens on %s: %w", Socket, err))
+	}
+	if !ours {
+		return 0, nil
+	}
+	return pid, nil
 }
 
 // endDeaf reports whether a daemon that Start has started with this configuration file began less than limit ago
-// (starting). If none did, it ends those that run, which do not listen on Socket: they would keep the ports of IKE.
-func endDeaf(config string, limit time.Duration) (starting bool, err error) {
-	all := running(config)
-	for _, runs := range all {
-		if runs < limit {
-			return true, nil
+// (starting). If none did, it kills those that run, which do not listen on Socket: they would keep the ports of IKE.
+// A daemon that sees another directory for Socket may listen there, and is left alone. With fs.ErrPermission, there
+// may be another that this process cannot read; Start finds by the ports whether it runs.
+func endDeaf(config string, limit time.Duration) (starting bool, killed []int, err error) {
+	all, err := running(config)
+	for pid, runs := range all {
+		same, e := shares(pid, filepath.Dir(Socket))
+		switch {
+		case hasEnded(e), e == nil && !same:
+			delete(all, pid)
+		case e != nil:
+			err = add(err, errUnread(pid, config, e))
+		case runs < limit:
+			return true, nil, nil
 		}
 	}
-	for pid := range all {
-		if e := end(pid, config, unix.SIGKILL, stopWait); e != nil && !errors.Is(e, unix.ESRCH) {
-			err = errors.Join(err, fmt.Errorf("end the charon that does not listen on %s: %w", Socket, e))
+	if err != nil && !errors.Is(err, fs.ErrPermission) {
+		return false, nil, err
+	}
+	for _, pid := range slices.Sorted(maps.Keys(all)) {
+		switch e := end(pid, config, unix.SIGKILL, stopWait); {
+		case e == nil:
+			killed = append(killed, pid)
+		case !errors.Is(e, unix.ESRCH):
+			err = add(err, fmt.Errorf("end the charon that does not listen on %s: %w", Socket, e))
 		}
 	}
-	return false, err
-}
-
-// running returns the daemons of this user in this network namespace that Start has started with this configuration
-// file, by PID, and for how long they have been running. Where this process sees those of other containers, the
-// same path may be another file for them.
-func running(config string) map[int]time.Duration {
-	all := map[int]time.Duration{}
-	own, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		return all
-	}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || !marked(pid, config) || !ofThisUser(pid) || !shares(pid, filepath.Dir(config)) || !shares(pid, filepath.Dir(Socket)) {
-			continue
-		}
-		program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-		if err != nil || !slices.ContainsFunc(programs, func(name string) bool { return filepath.Base(name) == filepath.Base(program) }) {
-			continue
-		}
-		other, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
-		if err != nil || other != own {
-			continue
-		}
-		if runs, err := age(pid); err == nil {
-			all[pid] = runs
-		}
-	}
-	return all
-}
-
-// shares reports whether a path leads a process, which may have another root, to the same directory as this process.
-func shares(pid int, dir string) bool {
-	dir, err := filepath.EvalSymlinks(dir) // Stat would follow absolute links from the root of this process
-	if err != nil {
-		return false
-	}
-	own, err := os.Stat(dir)
-	its, err2 := os.Stat(fmt.Sprintf("/proc/%d/root%s", pid, dir))
-	return err == nil && err2 == nil && os.SameFile(own, its)
-}
-
-// ofThisUser reports whether a process has the user of this one, as its real, effective,
-// saved and filesystem user. The owner of its files in /proc is root for one that may not
-// be traced.
-func ofThisUser(pid int) bool {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(status)) {
-		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
-			own := strconv.Itoa(os.Geteuid())
-			return !slices.ContainsFunc(strings.Fields(ids), func(id string) bool { return id != own })
-		}
-	}
-	return false
-}
-
-// age returns how long a process has been running. /proc/uptime is no help: lxcfs shows the
-// time since the start of the container there, and stat that since the boot of the host.
-func age(pid int) (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return 0, err
-	}
-	// The name, in parentheses, may contain blanks. The start is the 20th field after it.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 20 {
-		return 0, fmt.Errorf("process %d: unknown format of stat", pid)
-	}
-	start, err := strconv.ParseInt(fields[19], 10, 64)
-	if err != nil {
-		return 0, err
-	}
-	const tick = time.Second / 100 // on all systems, in /proc
-	return time.Duration(now.Nano()) - time.Duration(start)*tick, nil
+	return false, killed, err
 }
 
 // MayRun reports whether a daemon that Start has started with this configuration file
 // may run: the file exists, until Stop removes it.
 func MayRun(config string) bool {
 	_, err := os.Stat(config)
-	return err == nil
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// Stop ends what Start has started with this configuration file: the daemon that the client is connected to,
-// and those that do not listen. It removes the file. ikeStore.stop calls it. client is nil if
-// no daemon listens. SIGTERM makes the daemon delete its security associations, which stay with
-// SIGKILL. A daemon that does not end within stopWait is killed: it would keep the ports of IKE.
-func Stop(client *Client, config string, sig syscall.Signal) error {
-	pids := running(config)
-	if client != nil {
-		if pid := client.Started(config); pid != 0 {
-			pids[pid] = 0
+// Runs reports whether a daemon runs that Start has started with this configuration file, as far as this process can read
+// that. In contrast to MayRun, it looks for the process.
+func Runs(config string) bool {
+	all, _ := running(config)
+	return len(all) > 0
+}
+
+// Stop ends what Start has started with this configuration file: the daemon that listens on Socket, also if it does not
+// answer, and those that do not listen. Then it removes the file. After an error, as when it cannot end or read one of
+// them, the file stays, so that MayRun remains true and the next call tries again. ikeStore.stop calls it. SIGTERM makes
+// the daemon delete its security associations, which stay with SIGKILL. A daemon that does not end within stopWait is
+// killed: it would keep the ports of IKE.
+func Stop(config string, sig syscall.Signal) error {
+	all, err := running(config)
+	pids := slices.Sorted(maps.Keys(all))
+	client, e := Dial(Socket)
+	switch {
+	case e == nil:
+		pid, e := client.Started(config)
+		_ = client.Close()
+		err = cmp.Or(err, e) // both may name the same process
+		if pid != 0 && !slices.Contains(pids, pid) {
+			pids = append(pids, pid)
+		}
+	case !errors.Is(e, ErrNotRunning) && len(pids) == 0: // else one of pids does not accept connections
+		err = cmp.Or(err, e)
+	}
+	for _, pid := range pids {
+		if e := end(pid, config, sig, stopWait); e != nil && !errors.Is(e, unix.ESRCH) {
+			err = errors.Join(err, fmt.Errorf("end charon, process %d: %w", pid, e))
 		}
 	}
-	for pid := range pids {
-		if err := end(pid, config, sig, stopWait); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("end charon: %w", err)
-		}
+	if err != nil {
+		return err
 	}
 	if err := os.Remove(config); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -321,18 +281,25 @@ const stopWait = 10 * time.Second
 
 // end sends a signal to a process that is marked for config, and waits until all of its threads have ended. One that
 // has not after limit is killed. If it has ended before, the error is ESRCH, also if another process has its PID by now.
-// Before Linux 5.3, end does not wait.
+// Before Linux 5.3, end does not wait, and another process may get the PID just before the signal.
 func end(pid int, config string, sig syscall.Signal, limit time.Duration) (err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ENOSYS) { // before Linux 5.3
-		return unix.Kill(pid, sig)
-	}
-	if err != nil {
+	old := errors.Is(err, unix.ENOSYS) // before Linux 5.3
+	if err != nil && !old {
 		return err
 	}
-	defer func() { err = errors.Join(err, unix.Close(fd)) }()
-	if !marked(pid, config) {
+	if !old {
+		defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	}
+	ours, err := marked(pid, config)
+	if err != nil && !hasEnded(err) {
+		return err
+	}
+	if !ours {
 		return unix.ESRCH
+	}
+	if old {
+		return unix.Kill(pid, sig)
 	}
 	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil {
 		return err
