@@ -229,7 +229,7 @@ func (p *printer) peers(peers []Peer) {
 	listed, more := 0, 0
 	for _, peer := range peers {
 		badState := peer.State != UpToDate && (peer.State != Behind || peer.Reason != "")
-		if !badState && !peer.Reach.bad() {
+		if !badState && !peer.alarming() {
 			continue
 		}
 		if listed == maxListed {
@@ -244,7 +244,7 @@ func (p *printer) peers(peers []Peer) {
 		if peer.State != UpToDate {
 			p.row(string(peer.State), "%s", text)
 		}
-		if peer.Reach.bad() {
+		if peer.alarming() {
 			p.row("probes", "%s %s %s", text, alarms[peer.Reach.State], p.since(peer.Reach.Since))
 			p.row("", "last answer of %s: %s", peer.Reach.Target, p.ago(peer.Reach.Answered))
 		}

@@ -18,11 +18,19 @@ var alarms = map[ReachState]string{
 // bad reports whether probes have found that a peer is not reachable as it should be.
 func (r *Reach) bad() bool { return r != nil && alarms[r.State] != "" }
 
-// probes prints the number of peers in each state that probes have found.
+// alarming reports whether the peer's Reach is a problem to look for. It is none while the peer is retained:
+// the peer may be gone for good.
+func (p *Peer) alarming() bool { return p.Reach.bad() && p.Until.IsZero() }
+
+// probes prints the number of peers in each state that probes have found, as the metric flanneld_probed_peers has it.
 func (p *printer) probes(peers []Peer) {
 	n := map[ReachState]int{}
 	for _, peer := range peers {
-		if peer.Reach != nil {
+		switch {
+		case peer.Reach == nil:
+		case peer.Reach.bad() && !peer.alarming():
+			n[UnknownReach]++
+		default:
 			n[peer.Reach.State]++
 		}
 	}

@@ -199,7 +199,7 @@ type Peer struct {
 	Reason    string         `json:"reason,omitempty"` // with Rejected, and with Behind if the reason is the peer's own
 	Subnets   []netip.Prefix `json:"subnets,omitempty"`
 	PublicIPs []netip.Addr   `json:"publicIPs,omitempty"`
-	Until     time.Time      `json:"until,omitzero"` // with RetainedPeer: when it is removed
+	Until     time.Time      `json:"until,omitzero"` // of a retained peer, even if its State is another: when it is removed
 	// Tunnels are absent for backends whose tunnels know nothing of their peers.
 	Tunnels []dataplane.TunnelReport `json:"tunnels,omitempty"`
 	// Reach is absent if the daemon does not probe the peer.

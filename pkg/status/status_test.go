@@ -100,6 +100,30 @@ func TestPrint(t *testing.T) {
 	}
 }
 
+// A retained peer may be gone for good: that it does not answer is no problem to look for.
+func TestRetainedUnreachable(t *testing.T) {
+	r := sample()
+	r.Peers = r.Peers[:1]
+	r.Peers[0].Reach = &Reach{State: Unreachable, Since: noon}
+	got := printed(t, r, PrintOptions{})
+	if strings.Contains(got, alarms[Unreachable]) || strings.Contains(got, "doctor") || !strings.Contains(got, "probes    1 unknown\n") {
+		t.Error(got)
+	}
+	if got = printed(t, r, PrintOptions{EveryPeer: true}); !strings.Contains(got, string(Unreachable)) {
+		t.Errorf("the table does not say whether the peer may be gone:\n%s", got)
+	}
+}
+
+// printed returns what Print prints at noon.
+func printed(t *testing.T, r Report, o PrintOptions) string {
+	t.Helper()
+	var b strings.Builder
+	if err := Print(&b, r, noon, o); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
 // The table has the handshakes and bytes of tunnels without -o wide, too, if there are
 // tunnels that know them.
 func TestTableOfTunnels(t *testing.T) {
@@ -118,11 +142,7 @@ func TestTableOfTunnels(t *testing.T) {
 				r.Peers[i].Tunnels = nil
 			}
 		}
-		var b strings.Builder
-		if err := Print(&b, r, noon, PrintOptions{EveryPeer: true, Wide: c.wide}); err != nil {
-			t.Fatal(err)
-		}
-		_, table, _ := strings.Cut(b.String(), "\n\n")
+		_, table, _ := strings.Cut(printed(t, r, PrintOptions{EveryPeer: true, Wide: c.wide}), "\n\n")
 		head, _, _ := strings.Cut(table, "\n")
 		if got := strings.Join(strings.Fields(head), " "); got != c.want {
 			t.Errorf("tunnels %t, wide %t: the columns are %s, want %s", c.tunnels, c.wide, got, c.want)

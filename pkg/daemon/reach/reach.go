@@ -263,10 +263,10 @@ type peer struct {
 	lease    *subnet.Lease
 	targets  []*target
 	alarm    moment // since when it is logged not to be reachable; zero: it is not
+	retained moment // since when no alarm begins, because the store has lost its lease; zero: it is not retained
 	seen     uint32 // the mesh.passes of the last pass that had it
 	alarmed  state  // that is logged; unknown: none
 	behind   bool   // the system refused an entry
-	retained bool   // there is no alarm
 }
 
 // mesh is the state of all peers. It is not safe for concurrent use: only a Prober calls

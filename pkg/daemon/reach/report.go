@@ -22,6 +22,12 @@ func (p *peer) worst() *target {
 	return slices.MaxFunc(p.targets, func(a, b *target) int { return int(a.state) - int(b.state) })
 }
 
+// bad reports whether the peer is not reachable as it should be; p must have a target.
+func (p *peer) bad() bool { return p.worst().state > unproven }
+
+// alarming reports whether operators must know that the peer is bad. A retained peer may be gone for good.
+func (p *peer) alarming() bool { return p.bad() && p.retained.IsZero() }
+
 // Reach returns what is known of a peer, by its worst target; nil: it is not probed.
 func (m *mesh) Reach(name string) *status.Reach {
 	p, known := m.peers.Get(name)
@@ -51,13 +57,18 @@ func (m *mesh) stateOf(t *target) status.ReachState {
 	return t.state.status()
 }
 
-// Summary returns what is known of all peers.
+// Summary returns what is known of all peers. There is an alert on it: a retained peer, which
+// may be gone, counts as unknown if it is in a bad state.
 func (m *mesh) Summary() status.Probes {
 	s := m.counts
 	s.Peers = map[status.ReachState]int{}
 	for _, p := range m.peers.All() {
 		if len(p.targets) > 0 {
-			s.Peers[m.stateOf(p.worst())]++
+			state := m.stateOf(p.worst())
+			if p.bad() && !p.alarming() {
+				state = status.UnknownReach
+			}
+			s.Peers[state]++
 		}
 	}
 	return s
@@ -72,7 +83,8 @@ type change struct {
 
 // Changes returns the changes since the call before, sorted by name. A retained peer (one
 // that the store has lost, and that may be gone) begins no outage; the outage begins when the
-// peer is no longer retained, because the store has its lease again.
+// peer is no longer retained, because the store has its lease again. An outage that began before the
+// peer was retained goes on.
 func (m *mesh) Changes(now moment) (changes []change) {
 	if !m.judging { // Reach has no states; they are reported when it has them again
 		return nil
@@ -83,15 +95,14 @@ func (m *mesh) Changes(now moment) (changes []change) {
 			continue // the peer is gone, perhaps with another one under its name, or is not probed
 		}
 		state := p.worst().state
-		bad := state > unproven
 		// alarm is when the logged outage began, alarmed its state as logged last; zero and unknown: there is none.
 		switch {
-		case bad && !p.retained && state != p.alarmed:
+		case p.alarming() && state != p.alarmed:
 			if p.alarmed = state; p.alarm.IsZero() {
 				p.alarm = now
 			}
 			changes = append(changes, change{Peer: p.lease.Name, Reach: *m.Reach(p.lease.Name)})
-		case !bad && state != unknown && !p.alarm.IsZero():
+		case !p.bad() && state != unknown && !p.alarm.IsZero():
 			changes = append(changes, change{Peer: p.lease.Name, Reach: *m.Reach(p.lease.Name), Outage: max(1, now.Sub(p.alarm))})
 			p.alarm, p.alarmed = 0, unknown
 		}
@@ -102,9 +113,15 @@ func (m *mesh) Changes(now moment) (changes []change) {
 
 // Lasting returns the names of the peers, sorted, that have not been reachable for at
 // least that long, or do not forward. A peer that only lacks packets of the full size is not one of them.
+// The time in which a peer is retained does not count, so that its outage is not reported then. If it was
+// reported before, it has not ended.
 func (m *mesh) Lasting(now moment, least time.Duration) (names []string) {
 	for _, p := range m.peers.All() {
-		if len(p.targets) > 0 && !p.alarm.IsZero() && p.alarmed > smallOnly && now.Sub(p.alarm) >= least {
+		until := now
+		if !p.retained.IsZero() {
+			until = p.retained
+		}
+		if len(p.targets) > 0 && !p.alarm.IsZero() && p.alarmed > smallOnly && until.Sub(p.alarm) >= least {
 			names = append(names, p.lease.Name)
 		}
 	}

@@ -3,6 +3,7 @@ package reach
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -193,6 +194,63 @@ func TestNoAlarm(t *testing.T) {
 	if l := w.nodes[0].mesh.Lasting(w.now, time.Second); len(l) > 0 {
 		t.Errorf("lasting: %v", l)
 	}
+	// Nor does the alert on the metric fire. The refused peer keeps the state that it had.
+	if all := w.nodes[0].mesh.Summary().Peers; all[status.UnknownReach] != 1 || all[status.Reachable] != 1 {
+		t.Errorf("in each state: %v", all)
+	}
+}
+
+// An outage that began before the peer was retained, as of nodes that are switched off and then deleted, is not in the
+// metric meanwhile. If the store was told of it before, it does not end, and otherwise the store is told when the peer is back.
+func TestRetainedInOutage(t *testing.T) {
+	w := newWorld(t, 4, false)
+	w.run(60)
+	h := w.nodes[0]
+	off := func(at int) { // until it is logged
+		t.Helper()
+		w.nodes[at].off = true
+		for range 60 {
+			w.run(1)
+			if c := h.mesh.Changes(w.now); len(c) > 0 {
+				return
+			}
+		}
+		t.Fatalf("node%d is off, and nothing is logged", at)
+	}
+	check := func(what string, unreachable int, lasting ...string) {
+		t.Helper()
+		w.silent(0)
+		if n := h.mesh.Summary().Peers[status.Unreachable]; n != unreachable {
+			t.Errorf("%s: %d unreachable peers, want %d", what, n, unreachable)
+		}
+		if l := h.mesh.Lasting(w.now, time.Minute); !slices.Equal(l, lasting) {
+			t.Errorf("%s: lasting: %v, want %v", what, l, lasting)
+		}
+	}
+	off(1)
+	w.run(60)
+	off(2)
+	off(3)
+	check("before", 3, "node1")
+	n := w.network(h, Tunnels)
+	for _, at := range []int{1, 2, 3} {
+		n.Retained = append(n.Retained, &subnet.Retained{Lease: &w.nodes[at].lease})
+	}
+	h.mesh.Update(w.now, n)
+	w.run(120)
+	h.mesh.Update(w.now, n)
+	check("retained", 0, "node1")
+	n.Retained = n.Retained[:1] // node2 and node3 have their leases again
+	h.mesh.Update(w.now, n)
+	check("two are back", 2, "node1", "node2", "node3")
+	w.nodes[2].off = false
+	w.run(60)
+	if c := h.mesh.Changes(w.now); len(c) != 1 || c[0].Peer != "node2" || c[0].Outage < 2*time.Minute {
+		t.Errorf("at the end of an outage: %+v", c)
+	}
+	n.Peers, n.Retained = n.Peers[1:], nil // node1 is gone
+	h.mesh.Update(w.now, n)
+	check("one is gone", 1, "node3")
 }
 
 // A peer that became unreachable while it was retained, and whose lease is in the store again, is unreachable from then on.

@@ -51,10 +51,14 @@ func (m *mesh) Update(now moment, n Network) {
 		if p.lease != l { // another copy of the lease, on the same way
 			p.follow(l)
 		}
-		if p.retained && !retained[l.Name] { // while it was, Changes has dropped its changes for the worse
+		switch {
+		case !retained[l.Name] && !p.retained.IsZero(): // while it was, Changes has dropped its changes for the worse
+			p.retained = 0
 			m.changed.Set(p, struct{}{})
+		case retained[l.Name] && p.retained.IsZero():
+			p.retained = now
 		}
-		p.lease, p.behind, p.retained, p.seen = l, refused[l.Name], retained[l.Name], m.passes
+		p.lease, p.behind, p.seen = l, refused[l.Name], m.passes
 	}
 	for name, p := range m.peers.All() {
 		if p.seen != m.passes {
