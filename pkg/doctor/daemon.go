@@ -24,8 +24,8 @@ func daemonChecks() []Check {
 			"two flannelds on the node have the same subnet file", anySystem, nil, oneDaemon},
 		{"FL103", "the subnet file exists and matches the daemon's lease",
 			"the subnet file is missing, or does not match the daemon's lease", anySystem, nil, subnetFile},
-		{"FL104", "no peer is rejected",
-			"peers are rejected", anySystem, needs{peersKnown}, noPeerRejected},
+		{"FL104", "no peer is rejected, and the system refuses no entry of a peer",
+			"peers are rejected, or the system refuses an entry of them", anySystem, needs{peersKnown}, noPeerRejected},
 		{"FL105", "the store of leases answers",
 			"the store of leases does not answer", anySystem, needs{daemonAnswers}, storeAnswers},
 		{"FL106", "the MTU of pods fits the tunnel and the underlay",
@@ -146,23 +146,34 @@ func subnetOf(networks []status.Network, ipv6 bool) string {
 // maxNamed limits how many items of a list a Finding names.
 const maxNamed = 5
 
-// noPeerRejected only warns, because the problem is in the peer's lease and not
-// on this node. The pods of both nodes do not reach each other.
+// noPeerRejected only warns, because the problem is that of a peer: its lease is invalid, or the
+// system refuses an entry of it. The pods of both nodes do not reach each other. Nobody
+// must delete the lease of a peer with a refused entry: with etcd, the peer's flanneld would end.
 func noPeerRejected(s Snapshot) Finding {
 	r := s.report()
-	var rejected []string
+	var rejected, refused, seen, fixes []string
 	for _, p := range r.Peers {
-		// Behind: some of its entries could not be set; without a Reason, because the pass failed (FL101).
-		if p.State == status.Rejected || p.State == status.Behind && p.Reason != "" {
+		switch {
+		case p.State == status.Rejected:
 			rejected = append(rejected, p.Name+": "+p.Reason)
+		case p.State == status.Behind && p.Reason != "": // without a Reason, because the pass failed (FL101)
+			refused = append(refused, p.Name+": "+p.Reason)
 		}
 	}
-	if len(rejected) == 0 {
+	if len(rejected) > 0 {
+		seen = append(seen, fmt.Sprintf("%d of %d are rejected: %s", len(rejected), len(r.Peers), several(rejected)))
+		fixes = append(fixes, "Correct the lease of a rejected peer, or the configuration of the node that published it; "+
+			"delete the lease if no node owns it.")
+	}
+	if len(refused) > 0 {
+		seen = append(seen, fmt.Sprintf("the system refuses an entry of %d of %d: %s", len(refused), len(r.Peers), several(refused)))
+		fixes = append(fixes, "For an entry that the system refuses, correct what the reason names, and keep the peer's lease. "+
+			"flanneld tries again by itself.")
+	}
+	if len(seen) == 0 {
 		return ok("%d peers", len(r.Peers))
 	}
-	return warn("Correct the named lease, or the configuration of the node that published it; delete the lease if "+
-		"no node owns it.",
-		"%d of %d: %s", len(rejected), len(r.Peers), several(rejected))
+	return warn(strings.Join(fixes, " "), "%s", strings.Join(seen, "; "))
 }
 
 // noPeerRetained only warns: retained peers work, and are removed by
