@@ -190,6 +190,9 @@ func noPeerRetained(s Snapshot) Finding {
 		seen = append(seen, fmt.Sprintf("%d peers, until %s or later (%s)", lost.Count, utc(lost.Until), lost.Cause))
 	}
 	if lost.Own {
+		if lost.Count > 0 {
+			fix += " With that, this node's flanneld ends."
+		}
 		seen = append(seen, "the store lost this node's lease together with many others")
 	}
 	return warn(fix, "%s", several(seen))

@@ -207,7 +207,8 @@ func count(r Report) string {
 	return text
 }
 
-// retained prints what the operator needs to know about retained peers.
+// retained prints what the operator needs to know about retained peers. Without any, there is no
+// advice to accept the withdrawal: that would only end this node's flanneld.
 func (p *printer) retained(r *Retained) {
 	if r == nil {
 		return
@@ -219,7 +220,13 @@ func (p *printer) retained(r *Retained) {
 	if r.Own {
 		p.row("retained", "this node's lease was withdrawn, too; it will be restored if its subnet is free")
 	}
-	p.row("", "if these nodes are gone for good, run flanneld accept-withdrawal")
+	if r.Count > 0 {
+		ends := ""
+		if r.Own {
+			ends = " (this node's flanneld ends then)"
+		}
+		p.row("", "if these nodes are gone for good, run flanneld accept-withdrawal%s", ends)
+	}
 }
 
 // peers lists the peers with a problem of their own: the state or the probes say so. A peer

@@ -114,6 +114,22 @@ func TestRetainedUnreachable(t *testing.T) {
 	}
 }
 
+// accept-withdrawal gives up retained peers. Without any, it would end the flanneld of a node whose own lease is
+// withdrawn; with some, it does both.
+func TestAcceptWithdrawalAdvice(t *testing.T) {
+	for _, c := range []struct {
+		count              int
+		own, advised, ends bool
+	}{{0, true, false, false}, {1, false, true, false}, {1, true, true, true}} {
+		r := sample()
+		r.Retained.Count, r.Retained.Own = c.count, c.own
+		got := printed(t, r, PrintOptions{})
+		if strings.Contains(got, "accept-withdrawal") != c.advised || strings.Contains(got, "ends then") != c.ends {
+			t.Errorf("%+v:\n%s", c, got)
+		}
+	}
+}
+
 // printed returns what Print prints at noon.
 func printed(t *testing.T, r Report, o PrintOptions) string {
 	t.Helper()
