@@ -182,8 +182,7 @@ func (g *guarding) report() *dataplane.GuardReport {
 		return nil
 	}
 	if g.table != nil {
-		state.Dropped, state.Joined = g.table.Dropped(), g.table.Joined() // first, so that they have no more than Packets
-		state.Packets, _ = g.table.Counts()
+		state.Packets, state.Dropped, state.Joined = g.table.Counts()
 		state.OfPeer = g.table.FoundOfPeer(time.Now())
 	}
 	return &state

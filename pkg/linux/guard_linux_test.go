@@ -2,6 +2,7 @@ package linux
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -115,7 +116,9 @@ func TestGuardTrial(t *testing.T) {
 			t.Errorf("it does not enforce: %+v", g)
 		}
 		// Somebody on the link, who is no peer.
-		inject(t, "far", "eth0", netip.MustParseAddr("192.168.200.7"), netip.MustParseAddr("192.168.100.1"), 8472)
+		if err := injector(t, "far", "eth0", netip.MustParseAddr("192.168.200.7"), netip.MustParseAddr("192.168.100.1"), 8472)(); err != nil {
+			t.Fatal(err)
+		}
 		eventually.Nil(t, "the packet is counted", func() error {
 			if g := state(); g.Packets["outsider"] != 1 {
 				return fmt.Errorf("%+v", g)
@@ -134,6 +137,52 @@ func TestGuardTrial(t *testing.T) {
 		m.mustPass()
 		if g := state(); g.Enforce || drops() {
 			t.Errorf("it still enforces: %+v", g)
+		}
+	})
+}
+
+// While packets arrive and are dropped, no report has one of them as only counted, and none has fewer
+// than the report before.
+func TestGuardReportsBesideFlood(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := guarded(t, &dataplane.Guard{})
+		send := injector(t, "far", "eth0", netip.MustParseAddr("192.168.200.7"), netip.MustParseAddr("192.168.100.1"), 8472)
+		m.mustPass()
+		if err := send(); err != nil {
+			t.Fatal(err)
+		}
+		eventually.True(t, "the packet is counted", func() bool { return m.Guarded().Packets["outsider"] == 1 })
+		m.state.Guard = &dataplane.Guard{Enforce: true}
+		m.mustPass()
+		stop, ended := make(chan struct{}), make(chan error, 1)
+		go func() {
+			var err error
+			for err == nil || errors.Is(err, unix.ENOBUFS) { // no buffer is free until packets have arrived
+				select {
+				case <-stop:
+					ended <- nil
+					return
+				default:
+					err = send()
+				}
+			}
+			ended <- err
+		}()
+		defer func() {
+			close(stop)
+			if err := <-ended; err != nil {
+				t.Errorf("send: %v", err)
+			}
+		}()
+		eventually.True(t, "a packet is dropped", func() bool { return m.Guarded().Dropped["outsider"] > 0 })
+		last := uint64(0)
+		for range 1000 {
+			g := m.Guarded()
+			packets, dropped := g.Packets["outsider"], g.Dropped["outsider"]
+			if packets != dropped+1 || dropped < last {
+				t.Fatalf("after %d dropped packets: %d were found, and %d of them dropped", last, packets, dropped)
+			}
+			last = dropped
 		}
 	})
 }
@@ -172,8 +221,9 @@ func TestGuardCleanup(t *testing.T) {
 	})
 }
 
-// inject sends a header of VXLAN from one end of a veth pair to the other, with any source.
-func inject(t *testing.T, from, to string, source, dest netip.Addr, port uint16) {
+// injector returns what sends a header of VXLAN from one end of a veth pair to the other, with any
+// source. Any goroutine may call it.
+func injector(t *testing.T, from, to string, source, dest netip.Addr, port uint16) (send func() error) {
 	t.Helper()
 	out, err := net.InterfaceByName(from)
 	if err != nil {
@@ -196,10 +246,8 @@ func inject(t *testing.T, from, to string, source, dest netip.Addr, port uint16)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)                         //nolint:errcheck // it is not used any more
+	t.Cleanup(func() { unix.Close(fd) })         //nolint:errcheck // it is not used any more
 	addr := &unix.SockaddrLinklayer{Protocol: 8, // ETH_P_IP in network order
 		Ifindex: out.Index, Halen: 6, Addr: [8]byte(append(in.HardwareAddr, 0, 0))}
-	if err := unix.Sendto(fd, p, 0, addr); err != nil {
-		t.Fatal(err)
-	}
+	return func() error { return unix.Sendto(fd, p, 0, addr) }
 }

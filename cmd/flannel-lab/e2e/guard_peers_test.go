@@ -160,7 +160,7 @@ func TestGuardNodeJoins(t *testing.T) {
 	must(t, joining.Start())
 	must(t, joining.Ready(t.Context()))
 	within(t, "its probes are counted", func() error {
-		_, err := try(t.Context(), n.Namespaces, "nft list counter inet flannel-guard outsider | awk '$1 == \"packets\" { n = $2 } END { exit n < 3 }'")
+		_, err := try(t.Context(), n.Namespaces, "nft list counter inet flannel-guard counted-outsider | awk '$1 == \"packets\" { n = $2 } END { exit n < 3 }'")
 		return err
 	})
 	must(t, n.Start())

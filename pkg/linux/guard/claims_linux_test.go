@@ -67,7 +67,7 @@ func TestTrialWaitsForPeers(t *testing.T) {
 			}
 			read := func() (found, claims uint64) {
 				after, _ := g.counts.read(g.table)
-				return after[test.rule] - before[test.rule], after[claimed] - before[claimed]
+				return after[countedBy(test.rule)] - before[countedBy(test.rule)], after[claimed] - before[claimed]
 			}
 			eventually.True(t, test.what, func() bool {
 				test.by.send(test.packet)

@@ -101,7 +101,7 @@ func TestFragments(t *testing.T) {
 						tun.c.Enforce = enforce
 						g := l.guard(paths...)
 						l.apply(g, tun.c)
-						tun.counted, _ = g.Counts()
+						tun.counted, _, _ = g.Counts()
 						for _, d := range tun.divisions {
 							tun.check(l, g, fmt.Sprintf("%s, enforce %t: %s", name, enforce, d.what), d)
 						}
@@ -144,7 +144,7 @@ func (n *tunnel) check(l *link, g *Guard, what string, d division) {
 			return n.received.packets-before.packets > arrived
 		})
 		if d.lost && arrived == 0 { // nothing got in, so that it does not matter what is counted
-			n.counted, _ = g.Counts()
+			n.counted, _, _ = g.Counts()
 			continue
 		}
 		if s.rule == "" && d.odd && n.unseen {
@@ -157,7 +157,7 @@ func (n *tunnel) check(l *link, g *Guard, what string, d division) {
 				wantArrived = 0
 			}
 		}
-		if n.counted, _ = g.Counts(); arrived != wantArrived || !maps.Equal(n.counted, want) {
+		if n.counted, _, _ = g.Counts(); arrived != wantArrived || !maps.Equal(n.counted, want) {
 			l.t.Errorf("%s, from %s: %d arrived, want %d; counted %v, want %v", what, s.what, arrived, wantArrived, n.counted, want)
 		}
 	}

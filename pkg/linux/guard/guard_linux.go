@@ -28,7 +28,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -58,7 +57,7 @@ type Config struct {
 }
 
 // Guard keeps the table. Its methods are for the daemon's loop (by type guarding of package linux),
-// except Counts, Dropped, Joined, FoundOfPeer, ObserveAddr and Relist, which any goroutine may call.
+// except Counts, FoundOfPeer, ObserveAddr and Relist, which any goroutine may call.
 type Guard struct {
 	table  *nftables.Table // its name and family
 	notify func()          // has the loop make a pass, which calls Apply; does not block
@@ -350,36 +349,23 @@ func (g *Guard) ObserveAddr(a netip.Addr) bool {
 	return true
 }
 
-// Counts returns the numbers of packets by rule, since the table was made. found is
-// false if there is no table, or if it cannot be read.
-func (g *Guard) Counts() (packets map[string]uint64, found bool) {
-	packets, err := g.counts.read(g.table)
+// Counts returns the numbers of packets by rule, since the table was made: of those that it found, of
+// those of them that it dropped, and of those that it did not drop and whose senders became peers soon
+// afterwards. They are nil if they cannot be read, and empty if there is no table.
+func (g *Guard) Counts() (packets, dropped, joined map[string]uint64) {
+	counters, err := g.counts.read(g.table)
 	if err != nil {
-		return nil, false
+		return nil, nil, nil
 	}
-	// The table has counters beside those of the rules, such as that of dropped packets.
-	maps.DeleteFunc(packets, func(name string, _ uint64) bool { return !slices.Contains(ruleNames, name) })
-	return packets, len(packets) > 0
-}
-
-// Dropped returns those of Counts that were dropped.
-func (g *Guard) Dropped() map[string]uint64 { return g.countedAs(droppedBy) }
-
-// Joined returns those of Counts that were not dropped, and whose senders became peers
-// soon afterwards.
-func (g *Guard) Joined() map[string]uint64 { return g.countedAs(joinedBy) }
-
-// countedAs returns the numbers of packets by rule, of the counters with these names; nil after an error.
-func (g *Guard) countedAs(name func(rule string) string) map[string]uint64 {
-	counted, err := g.counts.read(g.table)
-	if err != nil {
-		return nil
-	}
-	packets := map[string]uint64{}
+	packets, dropped, joined = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 	for _, rule := range ruleNames {
-		packets[rule] = counted[name(rule)]
+		counted, hasCounted := counters[countedBy(rule)]
+		drops, hasDropped := counters[droppedBy(rule)]
+		if hasCounted && hasDropped { // else only a part of the table is there
+			packets[rule], dropped[rule], joined[rule] = counted+drops, drops, counters[joinedBy(rule)]
+		}
 	}
-	return packets
+	return packets, dropped, joined
 }
 
 // Remove deletes the table, for the commands cleanup and handback, and returns its description if

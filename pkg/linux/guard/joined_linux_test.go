@@ -37,7 +37,7 @@ func TestNodeJoins(t *testing.T) {
 			}
 			sent += uint64(n)
 			eventually.True(t, from+" is counted", func() bool {
-				counted, _ := g.Counts()
+				counted, _, _ := g.Counts()
 				return counted[outsider] == sent
 			})
 		}
@@ -45,11 +45,12 @@ func TestNodeJoins(t *testing.T) {
 			t.Helper()
 			g.Put(dataplane.Want, path(dst, via, sources...))
 			l.apply(g, c)
-			if have := g.Joined()[outsider]; have != want {
+			found, _, joined := g.Counts()
+			if have := joined[outsider]; have != want {
 				t.Errorf("%s: %d packets are of nodes that have joined, want %d", what, have, want)
 			}
-			if counted, _ := g.Counts(); counted[outsider] != sent {
-				t.Errorf("%s: the rule counts %d packets, want %d", what, counted[outsider], sent)
+			if found[outsider] != sent {
+				t.Errorf("%s: the rule counts %d packets, want %d", what, found[outsider], sent)
 			}
 		}
 		send(3, "192.0.2.7", "10.5.7.0")
@@ -78,8 +79,8 @@ func TestNodeJoins(t *testing.T) {
 		l.apply(g, c)
 		send(1, "192.0.2.13", "10.5.13.0")
 		joins("packets were dropped", 10, "10.5.13.0/24", "192.0.2.13")
-		if g.Dropped()[outsider] != 1 {
-			t.Errorf("dropped: %v", g.Dropped())
+		if _, dropped, _ := g.Counts(); dropped[outsider] != 1 {
+			t.Errorf("dropped: %v", dropped)
 		}
 	})
 }
@@ -99,7 +100,7 @@ func TestNodeJoinsDespiteFailedCalls(t *testing.T) {
 			node, subnet = node.Next(), netip.AddrFrom4([4]byte{10, 5, subnet.As4()[2] + 1})
 			l.send(c.outer(said{from: node.String(), inside: subnet.String()})[0])
 			eventually.True(t, node.String()+" is counted", func() bool {
-				counted, _ := g.Counts()
+				counted, _, _ := g.Counts()
 				return counted[outsider] == uint64(call)
 			})
 			g.Put(dataplane.Want, path(subnet.String()+"/24", node.String()))
@@ -117,8 +118,8 @@ func TestNodeJoinsDespiteFailedCalls(t *testing.T) {
 				t.Errorf("call %d of %d failed: there is a retry: %t, the error is %v, not counted: %t", call, calls, again, err, g.peersAdded)
 			}
 			l.apply(g, c)
-			if have := g.Joined()[outsider]; have != uint64(call) {
-				t.Fatalf("call %d of %d failed: %d packets are of nodes that have joined, want %d", call, calls, have, call)
+			if _, _, joined := g.Counts(); joined[outsider] != uint64(call) {
+				t.Fatalf("call %d of %d failed: %d packets are of nodes that have joined, want %d", call, calls, joined[outsider], call)
 			}
 		}
 		if failed == 0 || uncounted == 0 {

@@ -43,9 +43,11 @@ const (
 	relayed     = "relayed"      // from a node: whom does the packet inside come from?
 )
 
-// droppedBy is the counter of packets that a rule has found and dropped. The rule's own counter has
-// these and those that it only counted.
+// droppedBy is the counter of packets that a rule has found and dropped, countedBy that of those that it
+// has found and only counted. No packet is in both: with a counter of all of them, whoever reads two
+// counters while packets arrive could take dropped ones for others.
 func droppedBy(rule string) string { return "dropped-" + rule }
+func countedBy(rule string) string { return "counted-" + rule }
 
 // foundBy is the chain for packets that a rule finds, claimedBy the one for those of them
 // that claim to be from a pod of a peer.
@@ -235,10 +237,6 @@ func (c Config) fromCluster(content *chain, to string) {
 // and accept or drop them. The latter has samples of its own, which no flood of other packets can use
 // up, and counts them apart: the trial depends on that number.
 func (c Config) ends(rule string, group uint16) []chain {
-	verdict := expr.VerdictAccept
-	if c.Enforce {
-		verdict = expr.VerdictDrop
-	}
 	samples := func(prefix string) []expr.Any { // ends at the limit; the next rule follows in any case
 		return []expr.Any{
 			&expr.Limit{Type: expr.LimitTypePkts, Rate: sampleRate, Unit: expr.LimitTimeSecond, Burst: sampleRate},
@@ -248,9 +246,9 @@ func (c Config) ends(rule string, group uint16) []chain {
 	count := func(name string) []expr.Any {
 		return []expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: name}}
 	}
-	decide := []expr.Any{&expr.Verdict{Kind: verdict}}
+	decide := append(count(countedBy(rule)), accept...)
 	if c.Enforce {
-		decide = append(count(droppedBy(rule)), decide...)
+		decide = append(count(droppedBy(rule)), &expr.Verdict{Kind: expr.VerdictDrop})
 	}
 	var recorded [][]expr.Any
 	if rule == outsider && !c.Enforce {
@@ -260,7 +258,7 @@ func (c Config) ends(rule string, group uint16) []chain {
 	end.addEach("maybe from a pod of a peer", c.claims(rule), goTo(claimedBy(rule)))
 	end.add("samples", samples(rule))
 	end.addEach("maybe of a node that joins", recorded, nil)
-	end.add("all of them", count(rule), decide)
+	end.add("all of them", decide)
 	if rule == rulePod || rule == inner { // which have no claims
 		return []chain{end}
 	}
@@ -268,7 +266,7 @@ func (c Config) ends(rule string, group uint16) []chain {
 	peer.add("samples", samples(claimPrefix+rule))
 	peer.add("for the trial", count(claimed))
 	peer.addEach("maybe of a node that joins", recorded, nil)
-	peer.add("all of them", count(rule), decide)
+	peer.add("all of them", decide)
 	return []chain{peer, end}
 }
 

@@ -172,6 +172,34 @@ func TestSetOfLaterKernel(t *testing.T) {
 	})
 }
 
+// A former version had a counter of all packets that a rule found, also of those that it dropped. Counts
+// would take them for others, so that all begin at 0.
+func TestCountersOfFormerVersion(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := &link{t: t}
+		g := l.guard(paths...)
+		g.conn.AddTable(g.table)
+		for _, name := range counterNames() {
+			counter := g.counter(strings.TrimPrefix(name, countedBy("")))
+			counter.Packets = 7
+			g.conn.AddObj(counter)
+		}
+		if err := g.flush("write"); err != nil {
+			t.Fatal(err)
+		}
+		l.apply(g, Config{Outer: overVXLAN})
+		found, dropped, _ := g.Counts()
+		if counters := nft(t, "list counters table inet flannel-guard"); strings.Contains(counters, "counter "+outsider) || found[outsider] != 0 || dropped[outsider] != 0 {
+			t.Errorf("found %v, dropped %v\n%s", found, dropped, counters)
+		}
+		// Nor is anything said of a rule of which a counter is missing.
+		nft(t, "delete counter inet flannel-guard "+droppedBy(outsider))
+		if found, _, _ := g.Counts(); len(found) != len(ruleNames)-1 {
+			t.Errorf("without a counter: found %v", found)
+		}
+	})
+}
+
 // A start keeps the sets of a former version, which wrote them by the library for nftables, with their elements, and counters.
 func TestSetsOfFormerVersion(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -208,8 +236,8 @@ func TestSetsOfFormerVersion(t *testing.T) {
 				t.Errorf("%s is gone from the set:\n%s", element, have)
 			}
 		}
-		if counted, _ := g.Counts(); counted[outsider] != 7 {
-			t.Errorf("the guard has counted %v, want 7 packets", counted)
+		if found, dropped, _ := g.Counts(); found[outsider] != 14 || dropped[outsider] != 7 {
+			t.Errorf("the guard has found %v, and dropped %v of them; want 14 packets, and 7", found, dropped)
 		}
 		for _, set := range g.setNames() {
 			if size := typeOf(set).size; set != outsiders4 && set != outsiders6 && int(size) != codeOf(set).keySize() {

@@ -113,7 +113,7 @@ func (l *link) checkWay(g *Guard, pod *link, w way, passes bool) {
 	if from.Is6() {
 		checksum6(from, to, datagram)
 	}
-	want, _ := g.Counts()
+	want, _, _ := g.Counts()
 	passed := l.passed()
 	if w.rule != "" {
 		want[w.rule]++
@@ -127,7 +127,7 @@ func (l *link) checkWay(g *Guard, pod *link, w way, passes bool) {
 	}
 	out.send(ipPacket(from, to, unix.IPPROTO_UDP, datagram, 0))
 	eventually.Nil(l.t, w.what, func() error {
-		have, _ := g.Counts()
+		have, _, _ := g.Counts()
 		if got := l.passed(); !maps.Equal(have, want) || got != passed {
 			return fmt.Errorf("counted %v, passed %d; want %v, %d", have, got, want, passed)
 		}

@@ -36,7 +36,7 @@ func TestTrialBesideFlood(t *testing.T) {
 				}
 				want += uint64(n)
 				eventually.Nil(t, "all packets are counted", func() error {
-					if counted, _ := g.Counts(); counted[outsider] < want {
+					if counted, _, _ := g.Counts(); counted[outsider] < want {
 						return fmt.Errorf("%d of %d packets are counted", counted[outsider], want)
 					}
 					return nil

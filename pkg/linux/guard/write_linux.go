@@ -161,7 +161,7 @@ func isConflict(err error) bool {
 func counterNames() []string {
 	names := []string{claimed, joinedBy(outsider)}
 	for _, rule := range ruleNames {
-		names = append(names, rule, droppedBy(rule))
+		names = append(names, countedBy(rule), droppedBy(rule))
 	}
 	return names
 }

@@ -131,7 +131,7 @@ func TestReferencesAreDeleted(t *testing.T) {
 			"add map inet flannel-guard foreign { type ipv4_addr : verdict; elements = { 192.0.2.9 : jump foreign }; }",
 		"a chain of former rules": "add map inet flannel-guard foreign { type ipv4_addr : verdict; elements = { 192.0.2.9 : goto speaker }; }",
 		"a counter": "delete counter inet flannel-guard " + joinedBy(outsider) + "; " + // all of them are made anew
-			"add map inet flannel-guard foreign { type ipv4_addr : counter; elements = { 192.0.2.9 : \"" + outsider + "\" }; }",
+			"add map inet flannel-guard foreign { type ipv4_addr : counter; elements = { 192.0.2.9 : \"" + countedBy(outsider) + "\" }; }",
 	} {
 		t.Run(what, func(t *testing.T) {
 			nstest.Run(t, func(t *testing.T) {
