@@ -178,7 +178,7 @@ type Dataplane interface {
 	// Guarded returns what the guard of the pod network does; nil: there is none.
 	Guarded() *GuardReport
 	// Forwarded returns what this process forwarded (TUN) since the Dataplane was made; nil: it
-	// never had such a device.
+	// has no such device.
 	Forwarded() *Forwarded
 	// Traffic returns the state of some seconds ago by the peers' subnets, of tunnels that
 	// know their peers.

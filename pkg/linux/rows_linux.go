@@ -24,7 +24,7 @@ type rows struct {
 	hopUsers  reconcile.CompactMap[packedHop, int] // number of wanted routes through a hop beyond the first; no entry: 0
 	network   map[routeKey]hop                     // wanted routes that lead to no peer; see addNetworkRoutes
 	foreign   map[routeKey]hop                     // routes of others into our networks, as of the last list; see routeStore
-	diverting atomic.Bool                          // it matters which routes others have into our networks; see tun.diverted
+	diverting atomic.Bool                          // there are forwarders: it matters which routes others have into our networks; see tun.diverted
 }
 
 // newRows returns the tables that all kinds of devices share, with their stores.

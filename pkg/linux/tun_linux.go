@@ -154,8 +154,12 @@ func ended(t *udptunnel.Tunnel) bool {
 }
 
 // prune ends the forwarders of devices that Ensure was not given, and
-// deletes these devices.
+// deletes these devices. If there is none left, it ends the reports (forwarded), too.
 func (k *tun) prune(context.Context) error {
+	isTUN := func(dev dataplane.Device) bool { _, is := dev.Kind.(dataplane.TUN); return is }
+	if !slices.ContainsFunc(k.desired, isTUN) { // the node has another backend now
+		k.diverting.Store(false)
+	}
 	var errs []error
 	for name, t := range k.forwarders {
 		if k.device(name).Name == name { // it is still desired
@@ -231,7 +235,7 @@ func (k *tun) diverted(s dataplane.State) (found []dataplane.Refused) {
 
 // forwarded implements kind. Any goroutine may call it.
 func (k *tun) forwarded() *dataplane.Forwarded {
-	if !k.diverting.Load() { // there was no forwarder yet
+	if !k.diverting.Load() { // there was no forwarder yet, or the node has another backend now
 		return nil
 	}
 	f := k.counters.Get()

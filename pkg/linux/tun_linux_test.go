@@ -181,8 +181,14 @@ func TestTUNAndOthers(t *testing.T) {
 		m.useUDP("flannel9000", 9000, 2)
 		m.mustPass()
 		m.hasTUN("another port", strings.NewReplacer("flannel0", "flannel9000", ":8285", ":9000").Replace(tunWant))
+		if m.Forwarded() == nil {
+			t.Error("udp reports nothing that it forwarded")
+		}
 		m.devices, m.state = devices, state
 		m.mustPass()
+		if f := m.Forwarded(); f != nil {
+			t.Errorf("vxlan after udp reports %+v", f)
+		}
 		if now := kernel(t); now != vxlan || len(kindIn[*tun](m.Driver).peers.All()) > 0 || len(kindIn[*tun](m.Driver).forwarders) > 0 {
 			t.Errorf("vxlan after udp:\n%s\nwant\n%s\n%v %v", now, vxlan, kindIn[*tun](m.Driver).peers.All(), kindIn[*tun](m.Driver).forwarders)
 		}
@@ -198,6 +204,9 @@ func TestTUNAndOthers(t *testing.T) {
 		run(t, "ip link show flannel0 | grep -q BROADCAST; ip tuntap del flannel0 mode tap")
 		m.mustPass()
 		m.hasTUN("after it is gone", tunWant)
+		if m.Forwarded() == nil {
+			t.Error("udp reports nothing that it forwarded, after vxlan")
+		}
 	})
 }
 
