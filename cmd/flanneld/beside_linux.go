@@ -10,14 +10,14 @@ import (
 // whose network the command, cleanup or handback, would change. It finds those that the lock
 // of the subnet file does not: a flannel, which has no lock, and, if the default subnet file
 // is gone, every flanneld, because cleanup then removes what any of them made. It also returns the
-// error of cleaner.networks.
+// error of cleaner.left.
 func (c *call) daemonBeside() error {
-	networks, err := c.node().networks()
+	left, err := c.node().left()
 	if err != nil {
 		return err
 	}
 	all, unread := probe.Daemons(commandNames())
-	return conflicting(c.SubnetFile, len(networks) == 0, all, unread)
+	return conflicting(c.SubnetFile, len(left.Networks) == 0, all, unread)
 }
 
 // conflicting returns the error of daemonBeside for the first daemon that conflicts with a

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,7 +16,7 @@ import (
 
 // On Linux, only a missing subnet file leaves the networks open. To delete a malformed one is no advice for a named
 // instance.
-func TestNetworksOfSubnetFile(t *testing.T) {
+func TestLeftBySubnetFile(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -26,20 +27,20 @@ func TestNetworksOfSubnetFile(t *testing.T) {
 	}
 	for _, c := range []struct {
 		path      string
-		want      []string
-		err       string // what the error, names besides the path; on Windows it is a warning. "": there is none
+		want      []string // networks, then subnets
+		err       string   // what the error, names besides the path; on Windows it is a warning. "": there is none
 		malformed bool
 	}{
 		{filepath.Join(dir, "missing"), nil, "", false},
-		{file("dual", "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.1.1/24\nFLANNEL_IPV6_NETWORK=fd00::/48\n"),
-			[]string{"10.5.0.0/16", "fd00::/48"}, "", false},
+		{file("dual", "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.1.1/24\nFLANNEL_IPV6_NETWORK=fd00::/48\nFLANNEL_FORMER_SUBNET=10.5.2.0/25\n"),
+			[]string{"10.5.0.0/16", "fd00::/48", "10.5.1.0/24", "10.5.2.0/25"}, "", false},
 		{file("malformed", "FLANNEL_NETWORK=10.5\nFLANNEL_SUBNET=10.5.1.1/24\n"), nil, `FLANNEL_NETWORK="10.5"`, true},
 		{file("empty", ""), nil, "FLANNEL_SUBNET", true},
 		{file("no-network", "FLANNEL_SUBNET=10.5.1.1/24\n"), nil, "FLANNEL_NETWORK", true},
 		{dir, nil, "read", false}, // an error of reading
 	} {
 		var log logtest.Log
-		networks, err := cleaner{SubnetFile: c.path, Log: log.Logger()}.networks()
+		left, err := cleaner{SubnetFile: c.path, Log: log.Logger()}.left()
 		if runtime.GOOS == "windows" {
 			if err != nil || (log.Count("level=WARN") == 1) != (c.err != "") {
 				t.Errorf("%s: %v, logged: %s", c.path, err, &log)
@@ -50,7 +51,7 @@ func TestNetworksOfSubnetFile(t *testing.T) {
 			t.Errorf("%s: %v", c.path, err)
 		}
 		var got []string
-		for _, n := range networks {
+		for _, n := range slices.Concat(left.Networks, left.Subnets, left.FormerSubnets) {
 			got = append(got, n.String())
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {

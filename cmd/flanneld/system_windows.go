@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"path/filepath"
 
 	"flannel/pkg/dataplane"
@@ -30,7 +29,7 @@ var cleanupSystem = system{
 	SourceVIP: releaseVIP,
 	Driver:    windows.Cleanup,
 	// flannel adopts flanneld's HNS network and its policies as they are.
-	Handback: func(context.Context, dataplane.Options, []netip.Prefix, bool) ([]string, error) {
+	Handback: func(context.Context, dataplane.Options, dataplane.State, bool) ([]string, error) {
 		return nil, errors.New("there is nothing to hand back on this system: flannel adopts what flanneld made")
 	},
 	Firewall: func(ctx context.Context, o firewall.Options, dryRun bool) ([]string, error) {

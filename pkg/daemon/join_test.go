@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -378,6 +379,15 @@ func TestRetriesOfJoining(t *testing.T) {
 			t.Errorf("reported %q", s.problems)
 		}
 	})
+}
+
+// The dataplane learns which subnets this node had, of both families.
+func TestDesiredFormerSubnets(t *testing.T) {
+	v4, v6 := netip.MustParsePrefix("10.5.9.0/25"), netip.MustParsePrefix("2001:cafe:42:9::/64")
+	n := &node{backend: tunnelBackend{}, former: former{v4: []netip.Prefix{v4}, v6: []netip.Prefix{v6}}}
+	if got := n.desired().FormerSubnets; !slices.Equal(got, []netip.Prefix{v4, v6}) {
+		t.Errorf("former subnets are %v", got)
+	}
 }
 
 // Nodes that start at the same time do not go on asking the store at the same time.

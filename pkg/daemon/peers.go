@@ -62,7 +62,7 @@ func (d *Daemon) updateRules(n *node) {
 func (n *node) desired() dataplane.State {
 	// Former: pod networks of earlier runs, by the subnet file, into which our routes are deleted.
 	// Wire().Paths is false for a backend without devices (alloc): somebody else routes.
-	state := dataplane.State{Networks: n.networks(), Former: n.former.networks,
+	state := dataplane.State{Networks: n.networks(), Former: n.former.networks, FormerSubnets: slices.Concat(n.former.v4, n.former.v6),
 		Unrouted: !n.backend.Wire().Paths, Underlay: n.config.Underlay}
 	for _, e := range n.lease.Endpoints() {
 		state.Subnets = append(state.Subnets, e.Subnet)

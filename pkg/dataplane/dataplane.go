@@ -107,7 +107,8 @@ type State struct {
 	// pods of this node.
 	Blackholes []netip.Prefix
 	// Subnets are those of this node's pods, one for each address family in use.
-	Subnets []netip.Prefix
+	// FormerSubnets are those that this node had before, by the subnet file.
+	Subnets, FormerSubnets []netip.Prefix
 	// Underlay are this node's own addresses, as prefixes of one address, and the networks
 	// that it reaches without a gateway.
 	Underlay []netip.Prefix

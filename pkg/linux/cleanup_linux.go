@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -16,20 +15,20 @@ import (
 // Cleanup removes every route, nexthop object, IPsec policy, connection of charon and
 // device that is ours (the kernel deletes neighbours and FDB entries with their
 // device), ends the charon that flanneld has started, and returns descriptions of all;
-// with dryRun it removes nothing. networks are the pod networks; what is in another
-// network belongs to another flanneld. If the networks are not known (none), the
+// with dryRun it removes nothing. s has the pod networks and this node's subnets; what is in
+// another network belongs to another flanneld. If the networks are not known (none), the
 // flanneld without a name (Options.Instance) removes everything that any flanneld made,
 // but no routes of flannel, policies and connections, which only the networks identify;
 // for any other flanneld the error is errNoNetwork. Cleanup reads everything first and
 // removes nothing if that fails. The error holds what could not be removed, which does
 // not stop the rest.
-func Cleanup(ctx context.Context, opts dataplane.Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
+func Cleanup(ctx context.Context, opts dataplane.Options, s dataplane.State, dryRun bool) (removed []string, err error) {
 	d, err := New(opts)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	links, err := d.findOurs(ctx, networks)
+	links, err := d.findOurs(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -68,15 +67,16 @@ var errNoNetwork = errors.New("the pod network of this flanneld is not known, so
 // findOurs finds what is ours without a configuration: it returns the tunnel
 // devices, sets the scope, and lists the tables of routes and nexthop objects. The kinds list
 // theirs in leave. Without networks, everything of every flanneld is ours. Handback calls it, too.
-func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels []netlink.Link, err error) {
-	if len(networks) == 0 && d.opts.Instance != "" {
+func (d *Driver) findOurs(ctx context.Context, s dataplane.State) (tunnels []netlink.Link, err error) {
+	if len(s.Networks) == 0 && d.opts.Instance != "" {
 		return nil, errNoNetwork
 	}
 	all, err := d.listLinks()
 	if err != nil {
 		return nil, err
 	}
-	ours := &scope{tunnels: map[int]bool{}, networks: networks, everything: len(networks) == 0}
+	ours := &scope{tunnels: map[int]bool{}, networks: s.Networks, subnets: s.Subnets, everything: len(s.Networks) == 0}
+	ours.lengths.addSubnets(s)
 	var others []netlink.Link // with a name and type that flannel gives; see unused
 	for _, l := range all {
 		owns, err := d.ownsDevice(ours, l)

@@ -140,7 +140,7 @@ func TestCleanupOfDeviceWithoutAddress(t *testing.T) {
 		m.mustPass()
 		run(t, "sysctl -qw net.ipv6.conf.flannel-v6/1.disable_ipv6=1")
 		m.restart()
-		if removed, err := Cleanup(t.Context(), m.opts, m.state.Networks, false); err != nil || !slices.Contains(removed, "device flannel-v6.1") {
+		if removed, err := Cleanup(t.Context(), m.opts, m.state, false); err != nil || !slices.Contains(removed, "device flannel-v6.1") {
 			t.Errorf("cleanup (%v) has removed %q", err, removed)
 		}
 		if left := run(t, "ip -br link show type vxlan"); left != "" {
@@ -175,7 +175,7 @@ func TestCleanupLeavesDevicesOfOthers(t *testing.T) {
 				run(t, "ip link del flannel-v6.1")
 				run(t, unused, c.vni)
 				m.opts.Instance = c.instance
-				removed, err := Cleanup(t.Context(), m.opts, m.state.Networks, true)
+				removed, err := Cleanup(t.Context(), m.opts, m.state, true)
 				if gone := slices.Contains(removed, fmt.Sprintf("device flannel-v6.%d", c.vni)); err != nil || gone != c.gone || !slices.Contains(removed, "device flannel.1") {
 					t.Errorf("cleanup (%v) would remove %q", err, removed)
 				}

@@ -260,13 +260,19 @@ func (d *Driver) want(s dataplane.State) error {
 // subnets are listed again, and no others: those of devices and peers do not depend on it.
 func (d *Driver) setNetworks(s dataplane.State) {
 	scope := d.scope.Load()
-	if slices.Equal(scope.networks, s.Networks) && slices.Equal(scope.former, s.Former) && slices.Equal(scope.subnets, s.Subnets) &&
+	same := slices.Equal(scope.networks, s.Networks)
+	var lengths lengths
+	if same { // lengths of former peers stay: a route of flannel that was adopted for one has kept its form
+		lengths = scope.lengths
+	}
+	lengths.addSubnets(s)
+	if same && lengths == scope.lengths && slices.Equal(scope.former, s.Former) && slices.Equal(scope.subnets, s.Subnets) &&
 		scope.unrouted == s.Unrouted && scope.keep == s.KeepDevices {
 		return
 	}
 	next := *scope
 	next.networks, next.former, next.subnets = slices.Clone(s.Networks), slices.Clone(s.Former), slices.Clone(s.Subnets)
-	next.unrouted, next.keep = s.Unrouted, s.KeepDevices
+	next.lengths, next.unrouted, next.keep = lengths, s.Unrouted, s.KeepDevices
 	d.scope.Store(&next)
 	d.routes.Relist()
 	for _, k := range d.kinds {

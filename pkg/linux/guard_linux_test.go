@@ -192,10 +192,10 @@ func TestGuardCleanup(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		for name, remove := range map[string]func(*machine, bool) ([]string, error){
 			"cleanup": func(m *machine, dry bool) ([]string, error) {
-				return Cleanup(t.Context(), m.opts, m.state.Networks, dry)
+				return Cleanup(t.Context(), m.opts, m.state, dry)
 			},
 			"handback": func(m *machine, dry bool) ([]string, error) {
-				return Handback(t.Context(), m.opts, m.state.Networks, dry)
+				return Handback(t.Context(), m.opts, m.state, dry)
 			},
 		} {
 			m := guarded(t, &dataplane.Guard{Enforce: true})

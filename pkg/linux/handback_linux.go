@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"flannel/pkg/dataplane"
@@ -19,15 +18,15 @@ import (
 // that the one that flanneld has started is ended, and its keys stay in the kernel.
 //
 // A route that cannot be rewritten keeps its nexthop object and is in the error, which does
-// not stop the rest. networks are as for Cleanup. The result describes what was done or, with
+// not stop the rest. s is as for Cleanup. The result describes what was done or, with
 // dryRun, would be done.
-func Handback(ctx context.Context, opts dataplane.Options, networks []netip.Prefix, dryRun bool) (done []string, err error) {
+func Handback(ctx context.Context, opts dataplane.Options, s dataplane.State, dryRun bool) (done []string, err error) {
 	d, err := New(opts)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	tunnels, err := d.findOurs(ctx, networks)
+	tunnels, err := d.findOurs(ctx, s)
 	if err != nil {
 		return nil, err
 	}

@@ -50,11 +50,11 @@ func TestHandback(t *testing.T) {
 		}
 
 		before := run(t, everyEntry)
-		planned, err := Handback(t.Context(), m.opts, m.state.Networks, true)
+		planned, err := Handback(t.Context(), m.opts, m.state, true)
 		if now := run(t, everyEntry); err != nil || now != before {
 			t.Errorf("the dry run (%v) changed the kernel from\n%s\nto\n%s", err, before, now)
 		}
-		done, err := Handback(t.Context(), m.opts, m.state.Networks, false)
+		done, err := Handback(t.Context(), m.opts, m.state, false)
 		if err != nil || strings.Join(done, "\n") != strings.Join(planned, "\n") || len(done) != 9+1+8 {
 			t.Errorf("handback (%v) tells\n%s\nthe dry run\n%s", err, strings.Join(done, "\n"), strings.Join(planned, "\n"))
 		}
@@ -72,7 +72,7 @@ func TestHandback(t *testing.T) {
 				t.Errorf("the routes are\n%s\nwithout %s", got, form)
 			}
 		}
-		if again, err := Handback(t.Context(), m.opts, m.state.Networks, false); err != nil || len(again) != 0 {
+		if again, err := Handback(t.Context(), m.opts, m.state, false); err != nil || len(again) != 0 {
 			t.Errorf("a second handback (%v) does %q", err, again)
 		}
 		// Our own daemon takes them over as they are.
@@ -100,14 +100,14 @@ func TestNothingIsRemovedUnlessAllIsRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		faults := nstest.NewFaults(t)
-		for name, leave := range map[string]func(context.Context, dataplane.Options, []netip.Prefix, bool) ([]string, error){"cleanup": Cleanup, "handback": Handback} {
-			want, err := leave(t.Context(), m.opts, m.state.Networks, true)
+		for name, leave := range map[string]func(context.Context, dataplane.Options, dataplane.State, bool) ([]string, error){"cleanup": Cleanup, "handback": Handback} {
+			want, err := leave(t.Context(), m.opts, m.state, true)
 			if err != nil || !slices.ContainsFunc(want, func(what string) bool { return strings.HasSuffix(what, " flannel-guard") }) {
 				t.Fatalf("%s (%v): %q", name, err, want)
 			}
 			for n, calls := 0, 0; n <= calls && !t.Failed(); n++ { // at first, none fails
 				faults.Fail(n, unix.ENOMEM)
-				got, err := leave(t.Context(), m.opts, m.state.Networks, true)
+				got, err := leave(t.Context(), m.opts, m.state, true)
 				calls = max(calls, faults.Fail(0, 0))
 				if err == nil && !slices.Equal(got, want) || err != nil && got != nil || n == 0 && calls == 0 {
 					t.Errorf("%s, call %d of %d failed (%v): %q, want %q or nothing", name, n, calls, err, got, want)

@@ -57,10 +57,10 @@ func TestTwoOnOneMachine(t *testing.T) {
 			"both look at all": func() { m.QueueResync(); b.QueueResync(); m.mustPass(); b.mustPass() },
 			"a cleanup's plan": func() { b.cleanup(true) },
 			"a cleanup and a handback without a subnet file": func() {
-				if _, err := Cleanup(t.Context(), b.opts, nil, false); !errors.Is(err, errNoNetwork) {
+				if _, err := Cleanup(t.Context(), b.opts, dataplane.State{}, false); !errors.Is(err, errNoNetwork) {
 					t.Errorf("a cleanup that does not know its network: %v", err)
 				}
-				if _, err := Handback(t.Context(), b.opts, nil, false); !errors.Is(err, errNoNetwork) {
+				if _, err := Handback(t.Context(), b.opts, dataplane.State{}, false); !errors.Is(err, errNoNetwork) {
 					t.Errorf("a handback that does not know its network: %v", err)
 				}
 			},
@@ -91,7 +91,7 @@ func TestTwoOnOneMachine(t *testing.T) {
 
 func (m *machine) cleanup(dryRun bool) {
 	m.t.Helper()
-	removed, err := Cleanup(m.t.Context(), m.opts, m.state.Networks, dryRun)
+	removed, err := Cleanup(m.t.Context(), m.opts, m.state, dryRun)
 	if text := strings.Join(removed, "\n"); err != nil || !strings.Contains(text, "10.9.") || strings.Contains(text, "10.5.") {
 		m.t.Errorf("cleanup (%v) tells\n%s", err, text)
 	}

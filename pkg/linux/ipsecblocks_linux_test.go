@@ -100,7 +100,7 @@ func TestNothingLeavesUnencrypted(t *testing.T) {
 		}
 		before := policies()
 
-		if _, err := Handback(t.Context(), m.opts, state.Networks, false); err != nil {
+		if _, err := Handback(t.Context(), m.opts, state, false); err != nil {
 			t.Error(err)
 		}
 		if out := policies(); strings.Count(out, "esp from") != 3 || strings.Count(out, "\n") != 2 {

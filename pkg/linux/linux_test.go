@@ -104,25 +104,27 @@ func TestAdoption(t *testing.T) {
 				ip neigh add 10.5.$i.0 lladdr 02:00:00:00:01:0$i dev flannel.1 nud permanent
 				bridge fdb add 02:00:00:00:01:0$i dev flannel.1 dst 192.168.100.$i self permanent
 			done
-			ip route add 10.5.8.0/24 via 192.168.100.8 dev eth0`)
+			ip route add 10.5.8.0/24 via 192.168.100.8 dev eth0; ip route add 10.5.9.0/25 via 192.168.100.9`)
 		foreign := `ip route add 10.6.0.0/24 via 192.168.100.8 dev eth0; ip route add 10.5.7.0/24 via 192.168.100.7 proto static
 			ip route add 10.5.6.0/24 via 192.168.100.6 metric 50; ip route add 172.16.0.0/16 dev flannel.1
+			ip route add 10.5.64.0/20 via 192.168.100.254; ip route add 10.5.80.9/32 via 192.168.100.254
 			ip nexthop add id 9 via 192.168.100.77 dev eth0; ip neigh add 192.168.100.9 lladdr 02:00:00:00:00:99 dev eth0 nud permanent
 			ip link add flannel-br type bridge; ip link add cni0 type bridge; ip addr add 10.5.1.1/24 dev cni0; ip link set cni0 up`
 		run(t, "%s", foreign)
 		theirs := func() string {
-			return run(t, `ip route show proto static; ip route show 10.6.0.0/24; ip route show 10.5.6.0/24; ip route show 172.16.0.0/16
+			return run(t, `ip route show proto static; ip route show 10.6.0.0/24; ip route show 10.5.6.0/24; ip route show 172.16.0.0/16; ip route show 10.5.64.0/20; ip route show 10.5.80.9
 				ip nexthop show id 9; ip neigh show dev eth0 nud permanent; ip -br link show type bridge; ip route show proto kernel dev cni0`)
 		}
 		before := theirs()
 		m.devices = m.devices[:2]
-		m.state = dataplane.State{Networks: []netip.Prefix{v4Network}, Blackholes: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}}
+		m.state = dataplane.State{Networks: []netip.Prefix{v4Network}, Subnets: ownSubnets[:1], Blackholes: ownSubnets[:1],
+			FormerSubnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.128/25")}}
 		for i := 2; i <= 4; i++ {
 			m.state.Paths = append(m.state.Paths, peerPaths(i)[0])
 		}
 		m.mustPass()
-		// Nexthop objects for 3 peers, the blackhole; and away go 2 routes, 1 neighbour, 1 FDB entry.
-		if want := (reconcile.Result{Set: 4, Deleted: 4}); m.done != want {
+		// Nexthop objects for 3 peers, the blackhole; and away go 3 routes, 1 neighbour, 1 FDB entry.
+		if want := (reconcile.Result{Set: 4, Deleted: 5}); m.done != want {
 			t.Errorf("adopting took %+v, want %+v", m.done, want)
 		}
 		if after := theirs(); after != before {
@@ -143,6 +145,39 @@ blackhole 10.5.1.0/24 proto 70 metric 65536
 		if out := run(t, "ip route show type blackhole"); out != "" {
 			t.Errorf("the blackhole stays when it is no longer wanted: %s", out)
 		}
+		run(t, "ip route add 10.5.8.0/24 via 192.168.100.8 dev eth0")
+		if _, err := Cleanup(t.Context(), m.opts, m.state, false); err != nil {
+			t.Error(err)
+		}
+		const others = "10.5.64.0/20 via 192.168.100.254 dev eth0 \n10.5.80.9 via 192.168.100.254 dev eth0 \n"
+		if out := run(t, "ip route show 10.5.8.0/24; ip route show proto 70; ip route show root 10.5.64.0/19"); out != others {
+			t.Errorf("a cleanup leaves the routes\n%s", out)
+		}
+	})
+}
+
+// A flannel's routes to peers whose subnets are not as long as this node's are taken over, too, and what is left goes.
+func TestAdoptionOfOtherLengths(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		run(t, `ip route add 10.5.12.0/25 via 192.168.100.77; ip route add 10.5.12.128/25 via 192.168.100.3
+			ip route add 10.5.14.0/25 via 192.168.100.4; ip route add 10.5.16.0/26 via 192.168.100.4`)
+		m.devices = m.devices[:1]
+		m.state = dataplane.State{Networks: []netip.Prefix{v4Network}, Subnets: ownSubnets[:1]}
+		for dst, via := range map[string]string{"10.5.12.0/25": "192.168.100.2", "10.5.12.128/25": "192.168.100.3"} {
+			m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via), Device: "eth0", Encap: dataplane.Direct{}})
+		}
+		check := func(when, want string) {
+			t.Helper()
+			m.mustPass()
+			if got := run(t, "ip route show root 10.5.0.0/16 | sed 's/nhid [0-9]* //; s/ *$//'"); got != want {
+				t.Errorf("%s, the routes are\n%s\nwant\n%s", when, got, want)
+			}
+		}
+		const other = "10.5.16.0/26 via 192.168.100.4 dev eth0\n"
+		check("at first", "10.5.12.0/25 via 192.168.100.2 dev eth0 proto 70\n10.5.12.128/25 via 192.168.100.3 dev eth0\n"+other)
+		m.state.Paths = nil
+		check("after these peers have gone", other)
 	})
 }
 

@@ -35,6 +35,8 @@ func run(t *testing.T, format string, args ...any) string {
 var (
 	v4Network = netip.MustParsePrefix("10.5.0.0/16")
 	v6Network = netip.MustParsePrefix("2001:cafe:42::/56")
+
+	ownSubnets = []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("2001:cafe:42:1::/64")}
 )
 
 // machine is a node's network with our dataplane at work in it, as the daemon would drive it.
@@ -74,7 +76,7 @@ func newMachine(t *testing.T) *machine {
 		{Name: "flannel-v6.1", MAC: dataplane.MAC{2, 0, 0, 0, 0, 2}, Kind: dataplane.VXLAN{VNI: 1, Tunnel: dataplane.Tunnel{MTU: 1430, Parent: "eth0",
 			Local: netip.MustParseAddr("fd00:100::1"), Addr: []netip.Prefix{netip.MustParsePrefix("2001:cafe:42:1::/128")}}}},
 	}
-	m.state = dataplane.State{Networks: []netip.Prefix{v4Network, v6Network}}
+	m.state = dataplane.State{Networks: []netip.Prefix{v4Network, v6Network}, Subnets: ownSubnets}
 	for i := 2; i <= 4; i++ {
 		m.state.Paths = append(m.state.Paths, peerPaths(i)...)
 	}

@@ -65,7 +65,7 @@ func TestWireGuardTakesWhatNoPeerHas(t *testing.T) {
 			t.Errorf("after what flannel left was removed: %s", out)
 		}
 		run(t, "ip addr add 10.5.1.1/24 dev cni0")
-		if _, err := Handback(t.Context(), m.opts, m.state.Networks, false); err != nil {
+		if _, err := Handback(t.Context(), m.opts, m.state, false); err != nil {
 			t.Error(err)
 		}
 		routed("after handback", all)
@@ -114,7 +114,7 @@ func TestWireGuardBesideHostsOfTheNetwork(t *testing.T) {
 		if out := run(t, "ip route show 10.5.1.0/24"); !strings.Contains(out, "blackhole") {
 			t.Errorf("with --ip-blackhole-route, and without a route to the network: %s", out)
 		}
-		if _, err := Cleanup(t.Context(), dataplane.Options{Log: m.opts.Log}, m.state.Networks, false); err != nil {
+		if _, err := Cleanup(t.Context(), dataplane.Options{Log: m.opts.Log}, m.state, false); err != nil {
 			t.Error(err)
 		}
 		m.wantWG(t, "after the cleanup", "")

@@ -40,6 +40,7 @@ type scope struct {
 	networks []netip.Prefix // the pod networks, one for each address family in use
 	former   []netip.Prefix // pod networks that this node was in before
 	subnets  []netip.Prefix // of this node's pods
+	lengths  lengths        // of the subnets of the networks: those that nodes have or had
 	unrouted bool           // State.Unrouted: routes into the networks without our protocol number are not ours
 	keep     bool           // State.KeepDevices: of devices with our names, only those that this run made are ours
 	// everything is for a cleanup that does not know the networks: what any flanneld
@@ -55,10 +56,14 @@ type scope struct {
 //	and exactly what flannel makes:
 //	"boot"     default  any                   our tunnel device, its own base address as onlink gateway
 //	"boot"     default  the whole network     our tunnel device, without a gateway
-//	"boot"     default  a part of a network   a gateway or a blackhole; not if unrouted
+//	"boot"     default  a part of a network   our tunnel device and a gateway; not if unrouted
+//	"boot"     default  the same, with the    a gateway or a blackhole; not if unrouted
+//	                    length of a subnet
+//	                    (scope.lengths)
 //
-// "boot" is the protocol of routes whose maker gives none. flannel's have no nexthop object. With
-// scope.everything, all of protocol 70 are ours.
+// "boot" is the protocol of routes whose maker gives none. A network that contains the hosts' own addresses can have
+// such routes of administrators, DHCP clients and VPNs, too. They seldom have the length of a node's subnet. flannel's
+// routes have no nexthop object. With scope.everything, all of protocol 70 are ours.
 func (s *scope) owns(r kernelRoute) bool {
 	if r.protocol == protocolOurs {
 		return s.everything || s.tunnels[r.hop.Index] || s.has(r.key.Dst)
@@ -73,7 +78,41 @@ func (s *scope) owns(r kernelRoute) bool {
 	if s.tunnels[r.hop.Index] && r.hop == noGateway && slices.Contains(s.networks, r.key.Dst) {
 		return true
 	}
-	return !s.unrouted && (r.hop.Via.IsValid() || r.hop.Blackhole) && dataplane.Inside(r.key.Dst, s.networks)
+	return !s.unrouted && (r.hop.Via.IsValid() || r.hop.Blackhole) && dataplane.Inside(r.key.Dst, s.networks) &&
+		(s.tunnels[r.hop.Index] || s.lengths.has(r.key.Dst))
+}
+
+// lengths is a set of lengths of prefixes: a bit for each, of IPv4 and of IPv6.
+type lengths [2][3]uint64
+
+// addSubnets adds the lengths of the subnets that this node has, or had in its networks, and of those of its peers.
+func (l *lengths) addSubnets(s dataplane.State) {
+	for _, p := range s.Subnets {
+		l.add(p)
+	}
+	for _, p := range s.FormerSubnets {
+		if dataplane.Inside(p, s.Networks) {
+			l.add(p)
+		}
+	}
+	for _, p := range s.Paths {
+		l.add(p.Dst)
+	}
+}
+
+func (l *lengths) add(p netip.Prefix) {
+	word, bit := l.find(p)
+	*word |= bit
+}
+
+func (l *lengths) has(p netip.Prefix) bool {
+	word, bit := l.find(p)
+	return *word&bit != 0
+}
+
+// find returns where the bit of the length of p is.
+func (l *lengths) find(p netip.Prefix) (word *uint64, bit uint64) {
+	return &l[p.Addr().BitLen()/128][p.Bits()/64], 1 << (p.Bits() % 64)
 }
 
 // has reports whether p is a network that this node is, or was, in, or a part of one.

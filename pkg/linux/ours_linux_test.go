@@ -3,6 +3,8 @@ package linux
 import (
 	"net/netip"
 	"testing"
+
+	"flannel/pkg/dataplane"
 )
 
 func TestWhichRoutesAreOurs(t *testing.T) {
@@ -29,6 +31,16 @@ func TestWhichRoutesAreOurs(t *testing.T) {
 		{"flannel's vxlan, IPv6", route("2001:cafe:42:1::/64", protocolBoot, 1024, tunnel("2001:cafe:42:1::")), true},
 		{"flannel's host-gw", route("10.5.2.0/24", protocolBoot, 0, via("192.168.0.2", 2)), true},
 		{"flannel's blackhole", route("10.5.2.0/24", protocolBoot, 0, hop{Blackhole: true}), true},
+		{"flannel's host-gw, to a node with another length", route("10.5.2.0/27", protocolBoot, 0, via("192.168.0.2", 2)), true},
+		{"an administrator's, with a length in a former network", route("10.5.2.0/28", protocolBoot, 0, via("192.168.0.2", 2)), false},
+		{"an administrator's, with a length of IPv6", route("10.5.2.0/30", protocolBoot, 0, via("192.168.0.2", 2)), false},
+		{"flannel's host-gw, before another SubnetLen", route("10.5.2.0/25", protocolBoot, 0, via("192.168.0.2", 2)), true},
+		{"flannel's ipip, a subnet of another length", route("10.5.2.0/26", protocolBoot, 0, hop{Via: netip.MustParseAddr("192.168.0.2"), Index: 7, Onlink: true}), true},
+		{"flannel's host-gw, IPv6", route("2001:cafe:42:1::/64", protocolBoot, 1024, via("fd00::2", 2)), true},
+		{"an administrator's, shorter than a subnet", route("10.5.0.0/20", protocolBoot, 0, via("192.168.0.2", 2)), false},
+		{"a VPN's, to one address", route("10.5.9.9/32", protocolBoot, 0, via("192.168.0.2", 2)), false},
+		{"a VPN's, IPv6", route("2001:cafe:42::/60", protocolBoot, 1024, via("fd00::2", 2)), false},
+		{"an administrator's blackhole", route("10.5.16.0/20", protocolBoot, 0, hop{Blackhole: true}), false},
 		{"through an operator's nexthop object", kernelRoute{routeKey{netip.MustParsePrefix("10.5.2.0/24"), 0}, via("192.168.0.2", 2), protocolBoot, 8}, false},
 		{"the pods' bridge", route("10.5.1.0/24", 2, 0, hop{Index: 9}), false},
 		{"no gateway", route("10.5.1.0/24", protocolBoot, 0, hop{Index: 9}), false},
@@ -42,7 +54,11 @@ func TestWhichRoutesAreOurs(t *testing.T) {
 		{"the default route", route("0.0.0.0/0", protocolBoot, 0, via("192.168.0.2", 2)), false},
 		{"several gateways", route("10.5.2.0/24", protocolBoot, 0, hop{Unmanaged: true, Via: netip.MustParseAddr("192.168.0.2")}), false},
 	} {
-		s := scope{networks: networks, tunnels: tunnels, former: []netip.Prefix{netip.MustParsePrefix("10.4.0.0/16")}}
+		s := scope{networks: networks, tunnels: tunnels, former: []netip.Prefix{netip.MustParsePrefix("10.4.0.0/16")},
+			subnets: ownSubnets}
+		s.lengths.addSubnets(dataplane.State{Networks: networks, Subnets: ownSubnets,
+			FormerSubnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.128/25"), netip.MustParsePrefix("10.4.1.0/28"), netip.MustParsePrefix("2001:cafe:42:1::/94")},
+			Paths:         []*dataplane.Path{{Dst: netip.MustParsePrefix("10.5.2.0/27")}}})
 		if got := s.owns(test.r); got != test.ours {
 			t.Errorf("%s: ours %t, want %t", test.name, got, test.ours)
 		}

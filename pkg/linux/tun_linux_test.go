@@ -34,7 +34,7 @@ func (m *machine) useUDP(device string, port uint16, peers int) {
 		{Name: device, Kind: dataplane.TUN{Port: port, Tunnel: dataplane.Tunnel{MTU: 1472, Parent: "eth0",
 			Local: netip.MustParseAddr("192.168.100.1"), Addr: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/32")}}}},
 	}
-	m.state = dataplane.State{Networks: []netip.Prefix{v4Network, v6Network}}
+	m.state = dataplane.State{Networks: []netip.Prefix{v4Network, v6Network}, Subnets: ownSubnets}
 	for i := range peers {
 		m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", i+2)),
 			Via: netip.MustParseAddr(fmt.Sprintf("192.168.100.%d", i+2)), Device: device, Encap: dataplane.Datagram{}})
@@ -242,8 +242,8 @@ func TestTUNCleanupAndHandback(t *testing.T) {
 			return run(t, "ip -br link show type tun; ip route show root 10.5.0.0/16; ip nexthop show proto 70")
 		}
 		for name, command := range map[string]func(dryRun bool) ([]string, error){
-			"cleanup":  func(dry bool) ([]string, error) { return Cleanup(t.Context(), opts, []netip.Prefix{v4Network}, dry) },
-			"handback": func(dry bool) ([]string, error) { return Handback(t.Context(), opts, []netip.Prefix{v4Network}, dry) },
+			"cleanup":  func(dry bool) ([]string, error) { return Cleanup(t.Context(), opts, m.state, dry) },
+			"handback": func(dry bool) ([]string, error) { return Handback(t.Context(), opts, m.state, dry) },
 		} {
 			m.mustPass()
 			if err := m.Close(); err != nil {
@@ -280,7 +280,7 @@ func TestTUNDevicesOfOthers(t *testing.T) {
 		m.Driver = nil
 		// wireguard-go forwards without flanneld.
 		run(t, "ip tuntap add flannel-wg mode tun; ip addr add 10.5.1.6/32 dev flannel-wg")
-		if done, err := Handback(t.Context(), dataplane.Options{Log: slog.New(slog.DiscardHandler)}, []netip.Prefix{v4Network}, false); err != nil || strings.Contains(strings.Join(done, "\n"), "flannel-wg") {
+		if done, err := Handback(t.Context(), dataplane.Options{Log: slog.New(slog.DiscardHandler)}, m.state, false); err != nil || strings.Contains(strings.Join(done, "\n"), "flannel-wg") {
 			t.Errorf("handback did %q, %v", done, err)
 		}
 		m.restart()

@@ -133,7 +133,7 @@ func TestWireGuardHandback(t *testing.T) {
 		if err := m.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Handback(t.Context(), m.opts, m.state.Networks, false); err != nil {
+		if _, err := Handback(t.Context(), m.opts, m.state, false); err != nil {
 			t.Fatal(err)
 		}
 		if after := identity(t); after != before {

@@ -229,7 +229,7 @@ func TestWireGuardLeaves(t *testing.T) {
 		m.devices, m.state.Paths = devices, paths
 		m.mustPass()
 		m.wantWG(t, "with WireGuard again", wgSynced)
-		if _, err := Cleanup(t.Context(), dataplane.Options{Log: m.opts.Log}, m.state.Networks, false); err != nil {
+		if _, err := Cleanup(t.Context(), dataplane.Options{Log: m.opts.Log}, m.state, false); err != nil {
 			t.Error(err)
 		}
 		m.wantWG(t, "after the cleanup", "")

@@ -3,7 +3,6 @@ package windows
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"time"
 
 	"flannel/pkg/dataplane"
@@ -49,16 +48,16 @@ func WatchUnderlay(ctx context.Context, changed func()) error {
 }
 
 // Cleanup removes every HNS network and host route that is ours, and returns
-// their descriptions; with dryRun it removes nothing. networks are the pod
+// their descriptions; with dryRun it removes nothing. s has the pod
 // networks, which identify the routes; without them no route is removed. The
 // error holds what could not be removed, which does not stop the rest.
-func Cleanup(ctx context.Context, opts dataplane.Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
+func Cleanup(ctx context.Context, opts dataplane.Options, s dataplane.State, dryRun bool) (removed []string, err error) {
 	d, err := Open(opts)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	return d.cleanup(ctx, networks, dryRun)
+	return d.cleanup(ctx, s.Networks, dryRun)
 }
 
 // Prepare binds a virtual switch to the adapter of dev (a Switch), unless there is
