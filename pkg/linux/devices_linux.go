@@ -127,6 +127,7 @@ func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
 	d.scope.Store(&next)
 	d.tables.Relist()
 	d.strays.Store(true)
+	d.sysctls.dirty.Store(true)
 }
 
 // ensure finds the device and calls kind.ensure, which says what its results mean.

@@ -65,20 +65,38 @@ func (d *Driver) enableForwarding(s dataplane.State, pods func() ([]string, erro
 // keepDefaultRoutes is called before IPv6 forwarding is enabled. Once it is enabled, interfaces
 // with accept_ra 1 ignore router advertisements, and the kernel deletes default routes that it
 // learned from them; with accept_ra 2, which keepDefaultRoutes sets, it keeps them. If forwarding
-// is on already, there is nothing to keep. After an error, forwarding is not enabled.
+// is on already, only an underlay that had the value 2 gets it back: a device that is made anew has
+// the host's default, and as long as it ignores advertisements, it may have no address. The host's
+// default stays 1: with 2, each new interface would accept advertisements, such as those of pods.
+// If accept_ra of a new underlay cannot be set, as in a container that may not, this is only logged. After an error,
+// forwarding is not enabled.
 func (d *Driver) keepDefaultRoutes() error {
-	if forwards, err := readSysctl("net/ipv6/conf/all/forwarding"); err != nil || forwards == "1" {
-		return err
+	forwards, err := readSysctl("net/ipv6/conf/all/forwarding")
+	var names []string
+	switch {
+	case err != nil:
+	case forwards == "1":
+		for _, dev := range d.desired {
+			if !isTunnel(dev) {
+				names = append(names, dev.Name)
+			}
+		}
+	default:
+		names, err = d.advertised()
 	}
-	names, err := d.advertised()
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
 		path := "net/ipv6/conf/" + name + "/accept_ra"
 		accepts, err := readSysctl(path)
-		if err == nil && accepts == "1" {
+		if accepts == "2" || accepts == "1" && (forwards != "1" || d.sysctls.right[path]) {
 			err = d.sysctls.set(path, "2")
+		}
+		if forwards == "1" && err != nil && !reconcile.IsUnknown(err) {
+			delete(d.sysctls.right, path) // so that this is not tried and logged in each pass
+			d.opts.Log.Warn("the new underlay ignores router advertisements, because accept_ra is 1 and cannot be set", "device", name, "error", err)
+			err = nil
 		}
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
 )
 
@@ -75,6 +76,65 @@ func TestForwardingKeepsDefaultRoutes(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		learn(t, "far1", "eth1")
+	})
+}
+
+// An underlay that is made anew accepts router advertisements if the former one did, although the host forwards.
+func TestNewUnderlayAcceptsAdvertisements(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		run(t, "sysctl -qw net.ipv6.conf.all.forwarding=0 net.ipv6.conf.default.accept_ra=1 net.ipv6.conf.eth0.accept_ra=1")
+		m.mustPass()
+		accepts := func(when, want string) {
+			t.Helper()
+			if got := strings.TrimSpace(run(t, "cat /proc/sys/net/ipv6/conf/eth0/accept_ra")); got != want {
+				t.Fatalf("%s, accept_ra is %s, want %s", when, got, want)
+			}
+		}
+		anew := func(when string) {
+			t.Helper()
+			run(t, "ip link del eth0")
+			if m.pass() == nil {
+				t.Errorf("%s, a pass without the underlay succeeds", when)
+			}
+			// Without addresses, which only an advertisement will give it.
+			run(t, `ip link add eth0 type veth peer name far; ip link set eth0 up; ip link set far up
+				sysctl -qw net.ipv6.conf.far.accept_ra=0 net.ipv6.conf.eth0.accept_ra_from_local=1`)
+			accepts("a new device", "1")
+			m.pass() //nolint:errcheck // peers cannot be reached yet
+			accepts(when, "2")
+		}
+		accepts("before forwarding", "2")
+		anew("an underlay made anew")
+		learn(t, "far", "eth0")
+		m.restart()
+		m.pass() //nolint:errcheck // likewise
+		anew("after a restart")
+		// A host that forwarded before flanneld did, and ignored advertisements, goes on to do so.
+		run(t, "sysctl -qw net.ipv6.conf.eth0.accept_ra=1")
+		m.restart()
+		m.pass() //nolint:errcheck // likewise
+		accepts("on a router", "1")
+	})
+}
+
+// In a container that may not set accept_ra of a new underlay, the pass succeeds.
+func TestNewUnderlayInContainer(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.mustPass()
+		run(t, `sysctl -qw net.ipv6.conf.eth0.accept_ra=1
+			mount --bind /proc/sys /proc/sys
+			mount -o remount,bind,ro /proc/sys`)
+		var log logtest.Log
+		m.opts.Log = log.Logger()
+		for range 2 {
+			m.QueueResync()
+			m.mustPass()
+		}
+		if n := log.Count("level=WARN", "device=eth0"); n != 1 {
+			t.Errorf("%d warnings of the underlay, want 1: %s", n, &log)
+		}
 	})
 }
 
