@@ -104,6 +104,7 @@ type Firewall struct {
 	applied    bool            // planPlaces has succeeded for config, so that places are those of config
 	config     firewall.Config // last passed to planPlaces with success
 	variant    variant         // of iptables; "" before it was needed
+	unmarked   *tools          // that variant was chosen without kubelet's chains, which may come; nil: with them, or there is no choice
 	places     []*placeState   // all that can hold rules of ours
 	nextResync time.Time       // zero: with the next Check or Apply
 	omitted    omitted         // what this kernel or iptables does not support, for as long as the daemon runs
@@ -175,7 +176,8 @@ func (f *Firewall) Close() error {
 // call is due.
 func (f *Firewall) Apply(ctx context.Context, c firewall.Config) (changed int, err error) {
 	now := time.Now()
-	if !f.applied || c != f.config {
+	moved := f.followMark()
+	if !f.applied || c != f.config || moved {
 		if err := f.planPlaces(ctx, c); err != nil {
 			f.timer.Reset(lastRetry) // iptables may be installed later; applied is false, so Check asks for this again
 			return 0, err
@@ -206,15 +208,18 @@ func (f *Firewall) Apply(ctx context.Context, c firewall.Config) (changed int, e
 // installed. It marks all places for a check, also those with no desired rules: a previous run may have left rules there.
 // After an error, f.applied is false, and f.places are those of before.
 func (f *Firewall) planPlaces(ctx context.Context, c firewall.Config) error {
-	f.applied = false // until all are marked
+	f.applied, f.unmarked = false, nil // until all are marked
 	t, err := findTools(ctx)
 	if err != nil {
 		return err
 	}
 	if c.Writer == firewall.IPTables && (c.Masquerade || c.Forward) {
-		v, err := t.chooseVariant()
+		v, marked, err := t.chooseVariant()
 		if err != nil {
 			return err
+		}
+		if !marked && len(t.suffix) > 1 {
+			f.unmarked = &t
 		}
 		if v != f.variant {
 			f.log.Info("using iptables for firewall rules", "variant", v)
@@ -252,6 +257,21 @@ func (f *Firewall) planPlaces(ctx context.Context, c firewall.Config) error {
 	f.applied, f.config = true, c
 	f.subscribed.Store(uint32(active))
 	return nil
+}
+
+// followMark looks for kubelet's mark if the variant was chosen without one, such as on a node where kubelet started
+// later, and reports whether the mark is in the other variant. As long as there is no mark, each Apply looks, which
+// starts no program. The first mark ends that.
+func (f *Firewall) followMark() (moved bool) {
+	if f.unmarked == nil {
+		return false
+	}
+	v, marked, err := f.unmarked.chooseVariant()
+	if err != nil || !marked {
+		return false
+	}
+	f.unmarked = nil
+	return v != f.variant
 }
 
 // usesPlace reports whether writer w keeps its rules at p.

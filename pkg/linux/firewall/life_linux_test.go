@@ -128,6 +128,46 @@ func TestHostMovesToLegacy(t *testing.T) {
 	})
 }
 
+// If kubelet starts after flanneld, and uses the other variant, the rules move there.
+func TestKubeletStartsLater(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := open(t, 0)
+		defer f.Close()
+		apply(t, f, both(firewall.IPTables))
+		for _, step := range []struct{ setup, want string }{
+			{"true", "iptables-nft:POSTRTG iptables-nft:FWD ip6tables-nft:POSTRTG ip6tables-nft:FWD"},
+			{"iptables-legacy -t mangle -N KUBE-KUBELET-CANARY",
+				"iptables-legacy:POSTRTG iptables-legacy:FWD ip6tables-legacy:POSTRTG ip6tables-legacy:FWD"},
+			{"iptables-nft -t mangle -N KUBE-KUBELET-CANARY", // kubelet does not change its variant without a restart of the host
+				"iptables-legacy:POSTRTG iptables-legacy:FWD ip6tables-legacy:POSTRTG ip6tables-legacy:FWD"},
+		} {
+			sh(t, step.setup)
+			apply(t, f, both(firewall.IPTables))
+			if got := places(t); got != step.want {
+				t.Errorf("after %s: rules are at %q, want %q", step.setup, got, step.want)
+			}
+		}
+	})
+}
+
+// A mark in the variant that is used already decides, too: nothing looks for another one.
+func TestKubeletMarksTheSameVariant(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		const nft = "iptables-nft:POSTRTG iptables-nft:FWD ip6tables-nft:POSTRTG ip6tables-nft:FWD"
+		f := open(t, 0)
+		defer f.Close()
+		apply(t, f, both(firewall.IPTables))
+		for _, setup := range []string{"iptables-nft -t mangle -N KUBE-KUBELET-CANARY",
+			"iptables-nft -t mangle -X KUBE-KUBELET-CANARY; iptables-legacy -t mangle -N KUBE-KUBELET-CANARY"} {
+			sh(t, setup)
+			apply(t, f, both(firewall.IPTables))
+			if got := places(t); got != nft {
+				t.Errorf("after %s: rules are at %q, want %q", setup, got, nft)
+			}
+		}
+	})
+}
+
 func TestCleanup(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		sh(t, foreign)

@@ -52,33 +52,33 @@ func findTools(ctx context.Context) (tools, error) {
 var kubeletChains = []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
 
 // chooseVariant returns the variant that the host uses: the one that holds kubelet's chains, else that of plain iptables.
-// This is the rule that the Kubernetes project gives for containers, whose own iptables says nothing about the host. With an
-// error, which may come beside a variant, the caller tries again later: something could not be read, and the other variant
-// may have the chains.
-func (t tools) chooseVariant() (variant, error) {
+// This is the rule that the Kubernetes project gives for containers, whose own iptables says nothing about the host. marked
+// says that there are such chains. With an error, which may come beside a variant, the caller tries again later: something
+// could not be read, and the other variant may have the chains.
+func (t tools) chooseVariant() (v variant, marked bool, err error) {
 	if len(t.suffix) == 0 {
-		return "", errors.New("find iptables: no iptables-restore in PATH: install the package iptables, or set EnableNFTables")
+		return "", false, errors.New("find iptables: no iptables-restore in PATH: install the package iptables, or set EnableNFTables")
 	}
 	_, hasNFT := t.suffix[variantNFT]
 	_, hasLegacy := t.suffix[variantLegacy]
 	var readErr error
-	marked := func(found bool, err error) bool { // keeps the error of a look for kubelet's chains
+	has := func(found bool, err error) bool { // keeps the error of a look for kubelet's chains
 		readErr = errors.Join(readErr, err)
 		return found
 	}
 	switch {
-	case hasNFT && (marked(variantNFT.hasKubeletChain("iptables")) || marked(variantNFT.hasKubeletChain("ip6tables"))):
-		return variantNFT, nil
-	case hasLegacy && (marked(variantLegacy.hasKubeletChain("iptables")) || marked(variantLegacy.hasKubeletChain("ip6tables"))):
-		return variantLegacy, readErr
+	case hasNFT && (has(variantNFT.hasKubeletChain("iptables")) || has(variantNFT.hasKubeletChain("ip6tables"))):
+		return variantNFT, true, nil
+	case hasLegacy && (has(variantLegacy.hasKubeletChain("iptables")) || has(variantLegacy.hasKubeletChain("ip6tables"))):
+		return variantLegacy, true, readErr
 	case readErr != nil:
-		return "", fmt.Errorf("look for kubelet's chains: %w", readErr)
+		return "", false, fmt.Errorf("look for kubelet's chains: %w", readErr)
 	case t.standard != "":
-		return t.standard, nil
+		return t.standard, false, nil
 	case hasNFT:
-		return variantNFT, nil
+		return variantNFT, false, nil
 	}
-	return variantLegacy, nil
+	return variantLegacy, false, nil
 }
 
 // supportsRandomFully reports whether the programs of v support --random-fully; else rules are written without. (If only the
