@@ -230,8 +230,10 @@ func (t *errorTracker) dialOptions() []grpc.DialOption {
 		// After an outage of any length, the connection must be restored within seconds.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			// 1.6 and 0.2 are gRPC's defaults.
-			Backoff:           grpcbackoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
-			MinConnectTimeout: 3 * time.Second,
+			Backoff: grpcbackoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			// For the lookup of the name, the connection and the handshake. Go's resolver waits 5 s for a name server
+			// that is silent before it asks the next one, in each lookup.
+			MinConnectTimeout: 8 * time.Second,
 		}),
 		// A list of 10,000 leases has 2.5 MB. gRPC's initial windows of 64 KB would
 		// require a dozen round trips.

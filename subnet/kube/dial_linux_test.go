@@ -63,7 +63,7 @@ current-context: x
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 5*dialTimeout) // less than the 30 s of client-go's dialer
+			ctx, cancel := context.WithTimeout(t.Context(), 3*dialTimeout) // less than the 30 s of client-go's dialer
 			defer cancel()
 			if conn, err := c.transport.current().DialContext(ctx, "tcp", addr); err == nil {
 				t.Error("connected to", conn.RemoteAddr())

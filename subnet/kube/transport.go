@@ -141,7 +141,10 @@ func inCluster() (*rest.Config, error) {
 const (
 	pingAfter   = 5 * time.Second // without data
 	pingTimeout = 5 * time.Second
-	dialTimeout = 4 * time.Second
+	// dialTimeout includes the lookup of the name. Go's resolver waits 5 s for a name server that is silent before it asks
+	// the next one, in each lookup.
+	dialTimeout = 8 * time.Second
+	tlsTimeout  = 4 * time.Second // with dialTimeout less than requestTimeout
 	// headerTimeout bounds the wait for the response headers. It is shorter than the minute to which the API server limits
 	// a request, so a server that needs longer than headerTimeout counts as failed.
 	headerTimeout = 30 * time.Second
@@ -201,7 +204,7 @@ func (r *reconnector) newTransport(cfg transport.Config) (*http.Transport, error
 		proxy = cfg.Proxy
 	}
 	return &http.Transport{
-		DialContext: dialAndKeep, TLSClientConfig: tlsConfig, TLSHandshakeTimeout: dialTimeout, Proxy: proxy,
+		DialContext: dialAndKeep, TLSClientConfig: tlsConfig, TLSHandshakeTimeout: tlsTimeout, Proxy: proxy,
 		// Go does not use HTTP/2 by itself with a DialContext.
 		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 		ResponseHeaderTimeout: headerTimeout, IdleConnTimeout: 90 * time.Second, // Go's default
