@@ -103,11 +103,15 @@ func (s *session) run(ctx context.Context) error {
 	return s.watch(ctx)
 }
 
+// timeout returns the time for the next request. That of the first attempt is short,
+// because an outage is only noticed when it fails; see also Manager.retry.
+// gRPC sends the attempts to the members of etcd in turn: a member that answers pings
+// but no requests keeps its connection, and its attempts take all of this time.
+func (s *session) timeout() time.Duration { return requestTimeout << min(s.failures, 3) }
+
 // list reads and hands over all keys, and sets the position to that of the list.
 func (s *session) list(ctx context.Context) error {
-	// The time for each page. The first attempt is short, because an outage is only
-	// noticed when it fails.
-	snap, err := s.m.list(ctx, s.feed, requestTimeout<<min(s.failures, 3))
+	snap, err := s.m.list(ctx, s.feed, s.timeout()) // for each page
 	if err != nil {
 		return err
 	}
@@ -127,7 +131,7 @@ const steady = 5 * time.Second
 func (s *session) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	in, err := s.m.openWatch(ctx, s.feed, s.at)
+	in, err := s.m.openWatch(ctx, s.feed, s.at, s.timeout())
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func (s *session) check(ctx context.Context) error {
 		s.at.stale = true
 		return errRelist
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout())
 	defer cancel()
 	resp, err := s.m.client.Get(ctx, s.at.witness, clientv3.WithRev(s.at.rev), clientv3.WithKeysOnly())
 	switch {

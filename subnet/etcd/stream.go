@@ -31,12 +31,12 @@ type received struct {
 // openWatch starts a watch behind the position at, and returns when the server
 // has confirmed it. The watch ends with ctx or after an error, which is the last value
 // of the channel. The channel is never closed.
-func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan received, error) {
+func (m *Manager) openWatch(ctx context.Context, f feed, at position, timeout time.Duration) (<-chan received, error) {
 	// An etcd member without a leader, which gets no changes, ends the watch.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx)) // cancel: by the goroutine below, or on failure
-	// Opening waits for a connection. After requestTimeout it fails, so that the
-	// outage is recorded and the store checked.
-	timeout := time.AfterFunc(requestTimeout, cancel)
+	// Opening waits for a connection. After timeout it fails, so that the outage is
+	// recorded and the store checked.
+	timer := time.AfterFunc(timeout, cancel)
 	stream, err := pb.NewWatchClient(m.client.ActiveConnection()).Watch(ctx, streamOptions()...)
 	if err == nil {
 		err = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
@@ -52,7 +52,7 @@ func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan re
 	if err == nil {
 		err = checkCreated(first, at)
 	}
-	if err == nil && !timeout.Stop() { // cancel is being called: the stream ends
+	if err == nil && !timer.Stop() { // cancel is being called: the stream ends
 		err = context.DeadlineExceeded
 	}
 	if err != nil {
