@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -129,11 +130,19 @@ func (s *follower) run(ctx context.Context) error {
 	return s.watch(ctx)
 }
 
+// The server is asked to end a watch after watchLimit to twice that. If it has not done so watchGrace later, it sends no
+// events any more, such as a proxy whose own connection to the API server is dead.
+const watchLimit, watchGrace = 5 * time.Minute, 30 * time.Second
+
 // watch hands over changes after the position until the stream ends regularly (nil) or breaks.
 func (s *follower) watch(ctx context.Context) error {
-	watching, cancel := context.WithCancel(ctx)
+	// The server is asked to end the watch after limit, which is random, so that the daemons do not reconnect together.
+	// Reconnecting spreads them over the API servers again, after one of these was down. 5 to 10 minutes are what client-go
+	// has, too.
+	limit := watchLimit + rand.N(watchLimit)
+	watching, cancel := context.WithTimeout(ctx, limit+watchGrace)
 	defer cancel()
-	body, err := s.m.api.Watch(watching, s.only, s.version)
+	body, err := s.m.api.Watch(watching, s.only, s.version, limit)
 	if err != nil {
 		return err
 	}
@@ -150,6 +159,9 @@ func (s *follower) watch(ctx context.Context) error {
 		return err // the deferred cancel ends the goroutine
 	}
 	if err := <-ended; !errors.Is(err, io.EOF) { // EOF: the API server ended the watch, as it does after some minutes
+		if errors.Is(watching.Err(), context.DeadlineExceeded) {
+			s.m.api.transport.renew(s.m.api.Transport(), true) // its connection may lead to a server that hangs
+		}
 		return err
 	}
 	if time.Since(began) < time.Second {

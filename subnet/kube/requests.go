@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -174,15 +174,12 @@ func hostnameSelectors(wanted map[string]*storedNode) (selectors []string) {
 	return selectors
 }
 
-// Watch opens a watch of the metadata of all Nodes, or of the one named only, which begins after a resourceVersion.
-// Closing the returned stream ends the watch.
-func (c *apiClient) Watch(ctx context.Context, only, version string) (io.ReadCloser, error) {
+// Watch opens a watch of the metadata of all Nodes, or of the one named only, which begins after a resourceVersion, and
+// which the server is asked to end after limit. Closing the returned stream ends the watch.
+func (c *apiClient) Watch(ctx context.Context, only, version string, limit time.Duration) (io.ReadCloser, error) {
 	r := c.rest().Get().Resource("nodes").SetHeader("Accept", metadataOnly).MaxRetries(0).
 		Param("watch", "true").Param("resourceVersion", version).Param("allowWatchBookmarks", "true").
-		// The server ends the watch after this time, which is random, so that the daemons do not reconnect together.
-		// Reconnecting spreads them over the API servers again, after one of these was down. 5 to 10 minutes are what client-go
-		// has, too.
-		Param("timeoutSeconds", strconv.Itoa(300+rand.IntN(300)))
+		Param("timeoutSeconds", strconv.Itoa(int(limit.Seconds())))
 	if only != "" {
 		r = r.Param("fieldSelector", "metadata.name="+only)
 	}

@@ -225,7 +225,8 @@ func (r *reconnector) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := rt.RoundTrip(req)
 	r.logRequest(req, began, resp, err)
 	switch {
-	case err != nil && req.Context().Err() != nil: // its caller has ended it, which says nothing about the connection
+	case err != nil && errors.Is(req.Context().Err(), context.Canceled):
+		// Its caller has ended it, which says nothing about the connection. The end of its time does.
 	case err != nil || resp.StatusCode == http.StatusUnauthorized:
 		r.renew(rt, true)
 	case resp.StatusCode == http.StatusForbidden: // perhaps for good, as of Events by the role
