@@ -50,8 +50,8 @@ func TestStopOfSilentCharon(t *testing.T) {
 			signal syscall.Signal
 			end    func() error
 		}{
-			{"cleanup", false, unix.SIGTERM, func() error { _, err := Cleanup(t.Context(), opts, m.state.Networks, false); return err }},
-			{"handback", true, unix.SIGKILL, func() error { _, err := Handback(t.Context(), opts, m.state.Networks, false); return err }},
+			{"cleanup", false, unix.SIGTERM, func() error { _, err := Cleanup(t.Context(), opts, m.state, false); return err }},
+			{"handback", true, unix.SIGKILL, func() error { _, err := Handback(t.Context(), opts, m.state, false); return err }},
 			{"another backend", true, unix.SIGTERM, func() error {
 				err := m.Close()
 				if err == nil {
