@@ -33,6 +33,8 @@ type Decision struct {
 	Why      string   // what selects it: "--iface=eth0"
 	Rejected []string // the candidates before it, each with what selects it and why it cannot be the underlay
 	Untried  int      // how many candidates are after it
+	awaited  string   // the first interface of Rejected that a start waits for, see mayFitSoon; "": none
+	order    int      // candidate.order, for Chooser
 	place    place    // candidate.place, for Chooser
 	dhcp     string   // candidate.dhcp, for Chooser
 }
@@ -41,6 +43,7 @@ type Decision struct {
 // past: nothing.
 func decide(s Snapshot, o Options, v4, v6 bool, p past) (Decision, error) {
 	var problems []string
+	awaited := ""
 	all := candidates(s, o, v4, v6, p)
 	for i, c := range all {
 		if c.iface == nil {
@@ -49,7 +52,10 @@ func decide(s Snapshot, o Options, v4, v6 bool, p past) (Decision, error) {
 		}
 		l, err := toLink(s, c, v4, v6, p)
 		if err == nil {
-			return Decision{setPublic(l, o), c.why, problems, len(all) - i - 1, c.place, c.dhcp}, nil
+			return Decision{setPublic(l, o), c.why, problems, len(all) - i - 1, awaited, c.order, c.place, c.dhcp}, nil
+		}
+		if awaited == "" && mayFitSoon(s, c, v4, v6) {
+			awaited = c.iface.Name
 		}
 		problems = append(problems, fmt.Sprintf("%s: %s %v", c.why, c.iface.Name, err))
 	}
@@ -63,6 +69,7 @@ type candidate struct {
 	iface     *Interface   // nil: no interface is selected, see problem
 	preferred []netip.Addr // addresses on iface to prefer, if it has them; only these may be link-local
 	named     bool         // a flag or a default route names each of preferred, so that none of them floats (Snapshot.floats)
+	order     int          // of what selects it, among the flags and the default routes: the lowest comes first
 	place     place        // iface, if it stays after another one has become the first: byReach, byRegex, byDefaultRoute; zero: it does not
 	dhcp      string       // name of iface, if an address of --iface selects it that is by DHCP, or byDHCP does; else ""
 	problem   string       // set if iface is nil
@@ -83,19 +90,28 @@ type candidate struct {
 // is ever chosen, even if none of them can be the underlay at the moment.
 func candidates(s Snapshot, o Options, v4, v6 bool, p past) []candidate {
 	var all []candidate
+	order := 0
+	add := func(some ...candidate) {
+		for i := range some {
+			some[i].order = order
+		}
+		all = append(all, some...)
+		order++
+	}
 	for _, name := range o.Iface {
-		all = append(all, byName(s, name))
+		add(byName(s, name))
 	}
 	for _, re := range o.IfaceRegex {
-		all = append(all, byRegex(s, re.String(), re.MatchString, p)...)
+		add(byRegex(s, re.String(), re.MatchString, p)...)
 	}
 	// An interface that matches but is down is a candidate, too: the daemon waits until it is up
 	// (decide returns an error) instead of using the one of --iface-can-reach.
 	if o.CanReach.IsValid() && !slices.ContainsFunc(all, func(c candidate) bool { return c.iface != nil }) {
-		all = append(all, byReach(s, o.CanReach, p)...)
+		add(byReach(s, o.CanReach, p)...)
 	}
 	if len(all) > 0 {
-		return append(all, byDHCP(s, all, p)...)
+		add(byDHCP(s, all, p)...)
+		return all
 	}
 	if all = withPublicAddress(s, o, v4, v6); len(all) > 0 {
 		return all
@@ -109,7 +125,7 @@ func candidates(s Snapshot, o Options, v4, v6 bool, p past) []candidate {
 func withPublicAddress(s Snapshot, o Options, v4, v6 bool) []candidate {
 	var public []netip.Addr
 	var all []candidate
-	for _, family := range []struct {
+	for i, family := range []struct {
 		on   bool
 		ip   netip.Addr
 		flag string
@@ -118,10 +134,10 @@ func withPublicAddress(s Snapshot, o Options, v4, v6 bool) []candidate {
 			continue
 		}
 		public = append(public, family.ip)
-		for i := range s.Interfaces {
-			in := &s.Interfaces[i]
+		for j := range s.Interfaces {
+			in := &s.Interfaces[j]
 			if !in.Loopback && !Ours(in.Name) && in.has(family.ip) {
-				all = append(all, candidate{why: family.flag + family.ip.String(), iface: in})
+				all = append(all, candidate{why: family.flag + family.ip.String(), iface: in, order: i})
 			}
 		}
 	}
@@ -262,7 +278,8 @@ func byDefaultRoute(s Snapshot, v4, v6 bool, p past) []candidate {
 		if d.V6 == v4 || in == nil { // the other family, or an interface that is gone
 			continue
 		}
-		c := candidate{why: why, iface: in, named: true, place: s.placeOf(d)}
+		c := candidate{why: why, iface: in, named: true, order: 2, place: s.placeOf(d)} // 2: after both flags of withPublicAddress
+
 		if elsewhere := s.v6Default(defaults); v4 && v6 && elsewhere != "" && elsewhere != in.Name { // a hint for the log
 			c.why += " (the IPv6 default route uses " + elsewhere + ")"
 		}

@@ -2,8 +2,11 @@ package underlay
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -16,23 +19,33 @@ const (
 	adoptLater   = time.Minute
 )
 
+// leaveAfter is how long the interface in use must have been unable to be the underlay, or not selected
+// any more, before another one is used. Programs that set up a network take addresses, routes and
+// interfaces away for some seconds, DHCP for longer. A node whose interface has failed for good should
+// not wait as long as for a floating address. At a start, the time is adoptAtStart: see Decision.awaited.
+const leaveAfter = 30 * time.Second
+
 // Chooser chooses the underlay of a running daemon, again whenever something may have
-// changed. It does not leave an interface that still can be the underlay, and does not
-// take an address that may float while the node's own address is away for a moment. Only
+// changed. It does not leave an interface that still can be the underlay, or cannot for a moment only,
+// and does not take an address that may float while the node's own address is away for a moment. Only
 // the daemon's loop uses it: see daemon.Underlay. The candidates and their order are those
 // of candidates in choose.go; a Chooser only changes the order of default routes and of the interfaces
 // that a pattern matches (byRoute), and adds the candidates of byDHCP and those that byReach keeps.
 //
 //	what happens                                        what is chosen
 //	a start                                             the first candidate, as Choose
+//	a start, and a better candidate is still being      no choice for adoptAtStart, then the first
+//	  set up (mayFitSoon)                                 candidate that can be the underlay
 //	another default route has a better metric           the interface in use
 //	the route of --iface-can-reach leads elsewhere      the interface in use
 //	another interface comes to match the pattern of     the interface in use
 //	  --iface-regex
-//	the interface in use is down, or has no address     the first candidate that can be the underlay
-//	  of an enabled family, or has no default route,
-//	  if that has selected it, or does not match the
-//	  pattern that has selected it
+//	the interface in use is gone, is down, has no       no choice for leaveAfter, then the first candidate
+//	  address of an enabled family, has no default        that can be the underlay
+//	  route, if that has selected it, or does not match
+//	  the flag that has selected it
+//	an interface that an earlier flag selects can be    this interface
+//	  the underlay
 //	the interface of the start can be the underlay      the interface of the start
 //	  again, with a metric that is not worse than before
 //	  (a pattern and --iface-can-reach have no metric)
@@ -45,6 +58,9 @@ const (
 type Chooser struct {
 	home, last place                    // of the first choice that had one, and of the last choice; zero: none (see candidate.place)
 	dhcp       string                   // candidate.dhcp of the last choice
+	link       string                   // the interface of the last choice; "": none
+	order      int                      // candidate.order of the last choice
+	since      time.Time                // since when another interface would be the choice than the one that is awaited; zero: none is
 	inUse      []netip.Addr             // addresses of the last choice (zero: the family is off); nil: there was none
 	alone      map[netip.Addr]time.Time // addresses that may float and that no other address replaces, and since when
 }
@@ -53,7 +69,8 @@ type Chooser struct {
 // resyncs. After an error, such as that an address has to wait, the loop also calls it in its
 // retries, and so finds the end of the wait. decide asks wait only about addresses of the
 // candidates up to the first usable one; those of later candidates wait from the beginning when
-// their turn comes. An error leaves the choices of c as they are.
+// their turn comes. An error leaves the choices of c as they are. The time of leaveAfter begins
+// anew if nothing can be chosen in between.
 func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Decision, error) {
 	alone := map[netip.Addr]time.Time{}
 	patience := adoptLater
@@ -69,18 +86,46 @@ func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Dec
 		return now.Sub(since) < patience
 	}})
 	c.alone = alone // addresses that decide did not ask about are forgotten
+	if err == nil {
+		err = c.await(now, d)
+	} else {
+		c.since = time.Time{}
+	}
 	if err != nil {
-		return d, err
+		return Decision{}, err
 	}
 	if c.home.name == "" || c.home.name == d.place.name { // there with another metric, which counts from now on
 		c.home = d.place
 	}
-	c.last, c.inUse, c.dhcp = d.place, []netip.Addr{d.Link.V4, d.Link.V6}, d.dhcp
+	c.last, c.link, c.order, c.inUse, c.dhcp = d.place, d.Link.Name, d.order, []netip.Addr{d.Link.V4, d.Link.V6}, d.dhcp
 	// AtStart is for the log, the status and the doctor (FL111). The zero past: as at a start.
 	if fresh, err := decide(s, o, v4, v6, past{}); err == nil && fresh.Link.Name != d.Link.Name {
 		d.Link.AtStart = fresh.Link.Name
 	}
 	return d, nil
+}
+
+// await returns an error while d must not be chosen yet, because another interface may soon be able
+// to be the underlay: at a start Decision.awaited, later the one in use. No choice waits that is better
+// than the last one: by an earlier flag, or the interface of the start. Neither does one by the same flag
+// that names an interface or an address (it has no place), such as one to which the address has moved.
+func (c *Chooser) await(now time.Time, d Decision) error {
+	awaited, patience := d.awaited, adoptAtStart
+	if c.link != "" {
+		awaited, patience = c.link, leaveAfter
+		if d.Link.Name == c.link || d.order < c.order || d.order == c.order && (d.place.name == "" || d.place.name == c.home.name) {
+			awaited = ""
+		}
+	}
+	since := cmp.Or(c.since, now)
+	if awaited == "" || now.Sub(since) >= patience {
+		c.since = time.Time{}
+		return nil
+	}
+	c.since = since
+	// Without the time that is left, so that the text is the same each time.
+	return errors.New(strings.Join(append([]string{fmt.Sprintf("%s cannot be the underlay at the moment, or is not selected; %s (%s) is used if this lasts %v",
+		awaited, d.Link.Name, d.Why, patience)}, d.Rejected...), "\n  "))
 }
 
 // place is an interface that has a default route, with the route's metric, or one that --iface-regex or

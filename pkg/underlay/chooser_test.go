@@ -1,6 +1,7 @@
 package underlay
 
 import (
+	"cmp"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -123,14 +124,25 @@ func TestChooserStays(t *testing.T) {
 		{second, own, other, "eth0 100,tun0 50", "eth0 192.168.1.5", "tun0"},
 		{second, own, other, "tun0 50,eth0 100,eth1 10", "eth0 192.168.1.5", "eth1"},
 		{second, own, other, "eth0 100,tun0 50", "eth0 192.168.1.5", "tun0"},
-		// The address is away, the route is, the interface is down: the best of the others, until it is back.
+		// The address is away, the route is, the interface is down: after half a minute the best of the others, until it is back.
+		{second, vip, other, "eth0 100,tun0 50", "!", ""},
+		{29 * second, vip, other, "eth0 100,tun0 50", "!", ""},
 		{second, vip, other, "eth0 100,tun0 50", "tun0 10.8.0.6", ""},
 		{second, own, other, "eth0 100,tun0 50", "eth0 192.168.1.5", "tun0"},
-		{second, own, other, "tun0 50,eth1 200", "tun0 10.8.0.6", ""},
+		{second, own, other, "eth1 20", "!", ""},
+		{30 * second, own, other, "tun0 50,eth1 200", "tun0 10.8.0.6", ""},
 		{second, own, other, "tun0 50,eth1 20", "tun0 10.8.0.6", "eth1"},
 		{second, own, other, "eth0 100,tun0 50", "eth0 192.168.1.5", "tun0"},
-		{second, "", other, "eth0 100,tun0 50", "tun0 10.8.0.6", ""},
+		{second, "", other, "eth0 100,tun0 50", "!", ""},
+		{30 * second, "", other, "eth0 100,tun0 50", "tun0 10.8.0.6", ""},
 		{second, own, other, "eth0 100", "eth0 192.168.1.5", ""},
+		// For a moment, and again: the time begins anew, also if nothing can be chosen in between.
+		{second, own, other, "tun0 50", "!", ""},
+		{29 * second, own, other, "eth0 100,tun0 50", "eth0 192.168.1.5", "tun0"},
+		{second, own, other, "tun0 50", "!", ""},
+		{29 * second, "", "", "eth0 100", "!", ""},
+		{29 * second, own, other, "tun0 50", "!", ""},
+		{29 * second, own, other, "tun0 50", "!", ""},
 		// Somebody made another route the better one, and keeps this one with a worse metric than it had.
 		{second, own, other, "eth1 100", "eth1 10.1.0.5", ""},
 		{second, own, other, "eth1 100,eth0 200", "eth1 10.1.0.5", ""},
@@ -147,10 +159,12 @@ func TestChooserStaysWithReach(t *testing.T) {
 		// The address in use stays, whatever other ones there are.
 		{second, "192.168.1.4/24," + own + " secondary", other, "tun0 50", "eth0 192.168.1.5", "tun0"},
 		{second, own + " deprecated,192.168.1.4/24", other, "tun0 50", "eth0 192.168.1.5", "tun0"},
-		{second, "", other, "tun0 50", "tun0 10.8.0.6", ""},
+		{second, "", other, "tun0 50", "!", ""},
+		{30 * second, "", other, "tun0 50", "tun0 10.8.0.6", ""},
 		{second, "", other, "eth1 50", "tun0 10.8.0.6", "eth1"},
 		{second, own, other, "eth0 100", "eth0 192.168.1.5", ""},
-		{second, vip, other, "tun0 50", "tun0 10.8.0.6", ""},
+		{second, vip, other, "tun0 50", "!", ""},
+		{30 * second, vip, other, "tun0 50", "tun0 10.8.0.6", ""},
 		{second, own, other, "tun0 50", "eth0 192.168.1.5", "tun0"},
 		// While the route leads to the interface, its source counts.
 		{second, "192.168.1.4/24," + own + " secondary", other, "eth0 100", "eth0 192.168.1.4", ""},
@@ -170,24 +184,29 @@ func TestChooserStaysWithPattern(t *testing.T) {
 		{second, "10.1.0.5/16," + vip, other, route, "eth1 192.168.2.5", "eth0"},
 		{2 * time.Minute, "10.1.0.5/16," + vip, other, route, "eth1 192.168.2.5", "eth0"},
 		{second, own, other, route, "eth1 192.168.2.5", "eth0"},
-		{second, own, "10.1.0.5/16", route, "eth0 192.168.1.5", ""},
+		{second, own, "10.1.0.5/16", route, "!", ""},
+		{30 * second, own, "10.1.0.5/16", route, "eth0 192.168.1.5", ""},
 		{second, own, other, route, "eth1 192.168.2.5", "eth0"}, // that of the start
-		{second, own, "", route, "eth0 192.168.1.5", ""},
+		{second, own, "", route, "!", ""},
+		{30 * second, own, "", route, "eth0 192.168.1.5", ""},
 		{second, own, other, route, "eth1 192.168.2.5", "eth0"},
 	})
 	chooseInSteps(t, Options{IfaceRegex: re("^eth")}, []step{ // by the name
 		{0, "", other, route, "eth1 192.168.2.5", ""},
 		{second, own, other, route, "eth1 192.168.2.5", "eth0"},
-		{second, own, "", route, "eth0 192.168.1.5", ""},
+		{second, own, "", route, "!", ""},
+		{30 * second, own, "", route, "eth0 192.168.1.5", ""},
 	})
-	// A former pattern is before a later one, whatever is in use.
+	// A former pattern is before a later one, whatever is in use. A later one waits, also if it selects the interface of the start.
 	chooseInSteps(t, Options{IfaceRegex: re("^192", "^eth")}, []step{
 		{0, "", "10.1.0.5/16", route, "eth1 10.1.0.5", ""},
 		{second, own, "10.1.0.5/16", route, "eth0 192.168.1.5", ""},
+		{second, "", "10.1.0.5/16", route, "!", ""},
+		{30 * second, "", "10.1.0.5/16", route, "eth1 10.1.0.5", ""},
 	})
 	// An interface is found again by its name, with another index.
 	var c Chooser
-	for i, st := range []struct{ bond, want string }{{"before", "bond0"}, {"after", "bond0"}, {"", "docker0"}, {"after", "bond0"}} {
+	for i, st := range []struct{ bond, want string }{{"before", "bond0"}, {"after", "bond0"}, {"", ""}, {"after", "bond0"}, {"", ""}, {"", "docker0"}, {"after", "bond0"}} {
 		s := Snapshot{Interfaces: []Interface{dev(3, "docker0", docker)}}
 		switch st.bond {
 		case "before":
@@ -195,8 +214,9 @@ func TestChooserStaysWithPattern(t *testing.T) {
 		case "after":
 			s.Interfaces = append(s.Interfaces, dev(4, "bond0", own))
 		}
-		if d, err := c.Choose(time.Unix(1e9, 0), s, Options{IfaceRegex: re("^192")}, true, false); err != nil || d.Link.Name != st.want {
-			t.Errorf("step %d: chosen is %s, want %s; %v", i, d.Link.Name, st.want, err)
+		now := time.Unix(1e9, 0).Add(time.Duration(i) * leaveAfter)
+		if d, err := c.Choose(now, s, Options{IfaceRegex: re("^192")}, true, false); d.Link.Name != st.want {
+			t.Errorf("step %d: chosen is %q, want %q; %v", i, d.Link.Name, st.want, err)
 		}
 	}
 }
@@ -235,8 +255,85 @@ func TestChooserFollowsDHCP(t *testing.T) {
 	chooseInSteps(t, Options{Iface: []string{"192.168.1.5", "eth1"}}, []step{
 		{0, byDHCP, "10.1.0.5/16", route, "eth0 192.168.1.5", ""},
 		{second, next, "", route, "!", ""},
-		{second, next, "10.1.0.5/16", route, "eth1 10.1.0.5", ""},
+		{second, next, "10.1.0.5/16", route, "!", ""},
+		{30 * second, next, "10.1.0.5/16", route, "eth1 10.1.0.5", ""},
 	})
+}
+
+// The interface of an earlier flag is used at once, that of a later one, or the default route, when the one in use has been away.
+func TestChooserWaitsForFlags(t *testing.T) {
+	const route, other = "eth0 100", "10.1.0.5/16"
+	chooseInSteps(t, Options{Iface: []string{"eth0", "eth1"}}, []step{
+		{0, "", other, route, "eth1 10.1.0.5", ""},
+		{second, own, other, route, "eth0 192.168.1.5", ""},
+		{second, "", other, route, "!", ""},
+		{29 * second, "", other, route, "!", ""},
+		{second, "", other, route, "eth1 10.1.0.5", ""},
+	})
+	for flag, o := range map[string]Options{"--iface": {Iface: []string{"10.1.0.5"}}, "--public-ip": {PublicV4: ip("10.1.0.5")}} {
+		t.Run(flag, func(t *testing.T) { // the address moves, as to a bridge
+			chooseInSteps(t, o, []step{{0, own, other, route, "eth1 10.1.0.5", ""}, {second, other, "", route, "eth0 10.1.0.5", ""}})
+		})
+	}
+	chooseInSteps(t, Options{PublicV4: ip("10.1.0.5")}, []step{
+		{0, own, other, route, "eth1 10.1.0.5", ""},
+		{second, own, "", route, "!", ""},
+		{second, own, other, route, "eth1 10.1.0.5", ""},
+		{second, own, "", route, "!", ""},
+		{30 * second, own, "", route, "eth0 192.168.1.5", ""},
+		{second, own, other, route, "eth1 10.1.0.5", ""},
+	})
+	var c Chooser // an operator sets an annotation: nothing is awaited
+	s := machineOf(step{eth0: own, eth1: other, defaults: route})
+	for _, st := range []struct {
+		public netip.Addr
+		want   string
+	}{{netip.Addr{}, "eth0"}, {ip("10.1.0.5"), "eth1"}} {
+		if d, err := c.Choose(time.Unix(1e9, 0), s, Options{PublicV4: st.public}, true, false); d.Link.Name != st.want {
+			t.Errorf("chosen is %q, want %q; %v", d.Link.Name, st.want, err)
+		}
+	}
+}
+
+// At a start, an interface that is being set up is waited for, unless the other one lacks as much. When the
+// daemon runs, one that lacks an address for a moment is not left.
+func TestChooserWaitsForAddresses(t *testing.T) {
+	const both0, both1 = own + ",fd00::5/64", "10.1.0.5/16,fd01::5/64"
+	for name, c := range map[string]struct {
+		v4       bool
+		defaults string
+		steps    []step
+	}{
+		"duplicate address detection": {true, "eth0 100,eth1 200", []step{
+			{0, own + ",fd00::5/64 tentative", both1, "", "!", ""}, {second, both0, both1, "", "eth0", ""}}},
+		"router advertisement": {true, "eth0 100,eth1 200", []step{
+			{0, own, both1, "", "!", ""}, {9 * second, own, both1, "", "!", ""}, {second, own, both1, "", "eth1", ""}}},
+		"IPv4 address":             {true, "eth0 100,eth1 200", []step{{0, "fd00::5/64", both1, "", "!", ""}, {second, both0, both1, "", "eth0", ""}}},
+		"down":                     {true, "eth0 100,eth1 200", []step{{0, "", both1, "", "eth1", ""}}},
+		"no address":               {true, "eth0 100,eth1 200", []step{{0, "169.254.7.7/16", both1, "", "eth1", ""}}},
+		"it is not the better one": {true, "eth0 100,eth1 50", []step{{0, own, both1, "", "eth1", ""}}},
+		"IPv6 alone": {false, "eth0 100,eth1 200", []step{
+			{0, own + ",fd00::5/64 tentative", both1, "", "!", ""}, {second, both0, both1, "", "eth0", ""}}},
+		"IPv4 does not count": {false, "eth0 100,eth1 200", []step{{0, own, both1, "", "eth1", ""}}},
+		"for a moment": {true, "eth0 100,eth1 200", []step{{0, both0, both1, "", "eth0", ""}, {second, own, both1, "", "!", ""},
+			{second, both0, both1, "", "eth0", ""}, {second, own, both1, "", "!", ""}, {30 * second, own, both1, "", "eth1", ""}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var chooser Chooser
+			now := time.Unix(1e9, 0)
+			for i, st := range c.steps {
+				now, st.defaults = now.Add(st.after), c.defaults
+				s := machineOf(st)
+				for j := range s.Defaults {
+					s.Defaults[j].V6 = !c.v4
+				}
+				d, err := chooser.Choose(now, s, Options{}, c.v4, true)
+				if got := cmp.Or(d.Link.Name, "!"); got != st.want {
+					t.Errorf("step %d: chosen is %s, want %s; %v", i, got, st.want, err)
+				}
+			}
+		})
+	}
 }
 
 func TestFloats(t *testing.T) {

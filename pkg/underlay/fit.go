@@ -47,6 +47,20 @@ func toLink(s Snapshot, c candidate, v4, v6 bool, p past) (Link, error) {
 	return l, nil
 }
 
+// mayFitSoon reports whether the candidate's interface, which cannot be the underlay, is up and
+// lacks an address of one family only, or has a tentative address, as while it is being set up: router
+// advertisements or DHCPv6 come after the IPv4 address, and duplicate address detection takes a second.
+// An interface that only waits because its address may float is none: it fits without past.
+func mayFitSoon(s Snapshot, c candidate, v4, v6 bool) bool {
+	fits := func(v4, v6 bool) bool {
+		_, err := toLink(s, c, v4, v6, past{})
+		return err == nil
+	}
+	tentative := func(a Addr) bool { return a.Tentative && (v4 && a.IP.Is4() || v6 && a.IP.Is6()) }
+	return !fits(v4, v6) && (v4 && fits(true, false) || v6 && fits(false, true) ||
+		fits(false, false) && slices.ContainsFunc(c.iface.Addrs, tentative))
+}
+
 // Ours reports whether the name is that of a device of the pod network, created
 // by flanneld, flannel or the CNI plugin. It cannot be the underlay, which
 // carries the pod network. Examples are flannel.1, flannel-v6.1, flannel-wg and

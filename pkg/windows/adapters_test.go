@@ -54,11 +54,11 @@ func TestUnderlayMoves(t *testing.T) {
 }
 
 // Two adapters have addresses by DHCP and default routes, and the daemon chooses between them. While the network is made, and
-// while the cable is out for a moment, the second one is the underlay: the network stays, also if the cable is out twice, and
-// HNS does not answer in between. If the cable stays out, the network moves.
+// while the cable is out, the second one becomes the underlay after half a minute, for a moment: the network stays, also if the
+// cable is out twice, and HNS does not answer in between. If the cable stays out, the network moves.
 func TestUnderlayMovesForAMoment(t *testing.T) {
 	for _, kind := range kinds {
-		onWindows(t, devicesOf(kind), hnstest.Knobs{Outage: 20 * time.Second}, func(w *windows) {
+		onWindows(t, devicesOf(kind), hnstest.Knobs{Outage: 40 * time.Second}, func(w *windows) {
 			admin := w.m.Admin()
 			w.m.Plug(hns.Adapter{Name: "LAN 2", Description: "another", MTU: 1500, MAC: dataplane.MAC{2, 0, 0, 0, 0, 9}, Up: true, DHCP: true,
 				Addrs: []hns.Address{{Prefix: netip.MustParsePrefix("10.98.0.2/24"), Preferred: true}}},
@@ -66,7 +66,7 @@ func TestUnderlayMovesForAMoment(t *testing.T) {
 			if err := admin.Configure("Ethernet", hns.Persistent{DHCP: true}); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(30 * time.Second)
+			time.Sleep(50 * time.Second)
 			var chooser underlay.Chooser
 			chosen := map[string]bool{}
 			follow := func(d time.Duration) { // as the daemon's loop does
@@ -93,11 +93,15 @@ func TestUnderlayMovesForAMoment(t *testing.T) {
 					}
 				}
 			}
-			out := func() { // for a moment
+			out := func() {
 				t.Helper()
 				clear(chosen)
 				plug(false)
-				follow(2 * time.Second)
+				follow(28 * time.Second)
+				if chosen["LAN 2"] {
+					t.Fatal("LAN 2 was chosen at once")
+				}
+				follow(4 * time.Second)
 				if !chosen["LAN 2"] {
 					t.Fatalf("chosen were %v: %q", chosen, w.problems)
 				}

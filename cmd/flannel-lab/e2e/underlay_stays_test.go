@@ -115,9 +115,12 @@ func TestSecondDefaultRoute(t *testing.T) {
 			must(t, atAddress(t, l, own, vpn)) // as before
 			must(t, same(env, in(t, n.Namespaces, "cat /run/flannel/subnet.env")))
 
-			// If the interface in use has no default route any more, the other one is used until it has.
+			mark := len(n.Log())
+			// If the interface in use has had no default route for half a minute, the other one is used until it has. The loop's
+			// retries find the end of this time.
 			in(t, n.Namespaces, `ip link add tun0 mtu 1400 type veth peer far; ip link set far up; ip address add `+vpn+`/24 dev tun0; ip link set tun0 up
 				ip route add default via 10.8.0.1 dev tun0 metric 50; ip route delete default metric 100`)
+			loggedNaming(t, n, mark, "not-in-step", "problem", "eth0", "tun0", "30s")
 			within(t, "the VPN is used", func() error { return atAddress(t, l, vpn, own) })
 			in(t, n.Namespaces, "ip route add default via 192.168.100.1 metric 100")
 			within(t, "and left", func() error { return atAddress(t, l, own, vpn) })

@@ -130,7 +130,7 @@ func TestUnderlayChoice(t *testing.T) {
 	}
 	published := func(t *testing.T, address string) {
 		t.Helper()
-		within(t, address+" is published", func() error {
+		within(t, address+" is published", func() error { // a running flanneld leaves an interface after half a minute
 			leases, err := l.Leases(t.Context())
 			if all := fmt.Sprint(leases); err == nil && (len(leases) != 1 ||
 				!strings.Contains(all, `"PublicIP":"`+address+`"`) || !strings.Contains(all, "vxlan")) {
