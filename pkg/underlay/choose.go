@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -261,7 +262,8 @@ func byReach(s Snapshot, to netip.Addr, p past) []candidate {
 }
 
 // byDefaultRoute returns the interfaces of the default routes, in the order of
-// past.byRoute: interfaces of earlier choices first, then by metric. With IPv4 enabled these are IPv4's
+// past.byRoute: interfaces of earlier choices first, then by metric. home also comes first with a
+// larger metric than it had, if this is smaller than those of all others. With IPv4 enabled these are IPv4's
 // routes. In dual-stack the IPv6 address must be on the same interface, and is the preferred
 // source address of that interface's IPv6 default route, if it has one.
 func byDefaultRoute(s Snapshot, v4, v6 bool, p past) []candidate {
@@ -270,6 +272,13 @@ func byDefaultRoute(s Snapshot, v4, v6 bool, p past) []candidate {
 		family = "IPv6"
 	}
 	why := "the " + family + " default route"
+	best := math.MaxInt // metric of the other interfaces
+	for _, d := range s.Defaults {
+		if at := s.placeOf(d); d.V6 != v4 && at.name != "" && at.name != p.home.name {
+			best = min(best, at.metric)
+		}
+	}
+	p.home.metric = max(p.home.metric, best-1) // an interface that is made anew may have a larger metric, and be the best one all the same
 	defaults := slices.Clone(s.Defaults)
 	slices.SortStableFunc(defaults, func(a, b Default) int { return p.byRoute(s.placeOf(a), s.placeOf(b)) })
 	var all []candidate

@@ -48,7 +48,8 @@ const leaveAfter = 30 * time.Second
 //	  the underlay
 //	the interface of the start can be the underlay      the interface of the start
 //	  again, with a metric that is not worse than before
-//	  (a pattern and --iface-can-reach have no metric)
+//	  or is better than all others (a pattern and
+//	  --iface-can-reach have no metric)
 //	the address in use is gone, others are there        the best of the others
 //	only an address is left that may float, or a        no choice for adoptAtStart or adoptLater (unless
 //	  pattern matches no other                            there is another candidate), then this address

@@ -148,6 +148,19 @@ func TestChooserStays(t *testing.T) {
 		{second, own, other, "eth1 100,eth0 200", "eth1 10.1.0.5", ""},
 		{second, own, other, "eth1 100,eth0 50", "eth0 192.168.1.5", ""},
 	})
+	// The interface of the start is made anew, with a larger metric, as those of dhcpcd contain the index.
+	chooseInSteps(t, Options{}, []step{
+		{0, own, other, "eth0 100,tun0 300", "eth0 192.168.1.5", ""},
+		{second, "", other, "tun0 300", "!", ""},
+		{30 * second, "", other, "tun0 300", "tun0 10.8.0.6", ""},
+		{second, own, other, "tun0 300,eth0 300", "tun0 10.8.0.6", ""},
+		{second, own, other, "tun0 300,eth0 107", "eth0 192.168.1.5", ""},
+		{second, own, other, "tun0 106,eth0 107", "eth0 192.168.1.5", "tun0"},
+		{second, "", other, "tun0 106", "!", ""},
+		{30 * second, "", other, "tun0 106", "tun0 10.8.0.6", ""},
+		{second, own, other, "tun0 106,eth0 108", "tun0 10.8.0.6", ""},
+		{second, own, other, "tun0 106,eth0 107", "eth0 192.168.1.5", "tun0"}, // as before
+	})
 }
 
 // The interface that --iface-can-reach has found is not left because the route leads elsewhere.
