@@ -246,6 +246,7 @@ func byReach(s Snapshot, to netip.Addr, p past) []candidate {
 	c.problem = cmp.Or(s.Reach.Problem, "no route to this address")
 	if c.iface != nil {
 		c.place.name = c.iface.Name
+		c.preferred = append(c.preferred, c.iface.besideTemporary(s.Reach.Source)...)
 	}
 	var all []candidate
 	for _, name := range slices.Compact([]string{p.home.name, p.last.name}) {
@@ -259,6 +260,19 @@ func byReach(s Snapshot, to netip.Addr, p past) []candidate {
 		}
 	}
 	return append(all, c)
+}
+
+// besideTemporary returns the addresses of the network of a, if a is a temporary (privacy) address. The kernel prefers
+// those as a source, but they are replaced after hours or days. Their networks always have 64 bits.
+func (in *Interface) besideTemporary(a netip.Addr) (all []netip.Addr) {
+	if slices.ContainsFunc(in.Addrs, func(b Addr) bool { return b.IP == a && b.Temporary }) {
+		for _, b := range in.Addrs {
+			if netip.PrefixFrom(a, 64).Contains(b.IP) {
+				all = append(all, b.IP)
+			}
+		}
+	}
+	return all
 }
 
 // byDefaultRoute returns the interfaces of the default routes, in the order of

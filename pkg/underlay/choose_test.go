@@ -83,6 +83,11 @@ func with(change func(*Snapshot)) Snapshot { s := host(); change(&s); return s }
 
 func reachable(index int) Snapshot { return with(func(s *Snapshot) { s.Reach = Reach{Index: index} }) }
 
+// privacy is a host with an interface of these addresses, and a route from fd00::2.
+func privacy(addrs ...string) Snapshot {
+	return Snapshot{Interfaces: []Interface{dev(2, "eth0", addrs...)}, Reach: Reach{Index: 2, Source: ip("fd00::2")}}
+}
+
 type choice struct {
 	name   string
 	s      Snapshot
@@ -164,6 +169,9 @@ func TestChooseByPattern(t *testing.T) {
 
 		{"can reach", with(func(s *Snapshot) { s.Reach = Reach{Index: 2, Source: ip("192.168.1.6")} }), Options{CanReach: ip("9.9.9.9")}, true, false, "eth0 192.168.1.6 - 192.168.1.6 -"},
 		{"can reach, dual", with(func(s *Snapshot) { s.Reach = Reach{Index: 2, Source: ip("192.168.1.6")} }), Options{CanReach: ip("9.9.9.9")}, true, true, "eth0 192.168.1.6 2001:db8:1::5 192.168.1.6 2001:db8:1::5"},
+		{"can reach by a temporary address", privacy("fd00::1/64", "fd00::2/64 temporary"), Options{CanReach: ip("fd00::9")}, false, true, "eth0 - fd00::1 - fd00::1"},
+		{"can reach by a temporary address alone", privacy("fd01::1/64", "fd00::2/64 temporary"), Options{CanReach: ip("fd00::9")}, false, true, "eth0 - fd00::2 - fd00::2"},
+		{"can reach by a temporary address, other deprecated", privacy("fd00::1/64 deprecated", "fd00::2/64 temporary"), Options{CanReach: ip("fd00::9")}, false, true, "eth0 - fd00::2 - fd00::2"},
 		{"cannot reach", with(func(s *Snapshot) { s.Reach = Reach{Problem: "network is unreachable"} }), Options{CanReach: ip("9.9.9.9")}, true, false, "!--iface-can-reach=9.9.9.9:"},
 		{"can reach itself", with(func(s *Snapshot) { s.Reach = Reach{Index: 1, Source: ip("192.168.1.5")} }), Options{CanReach: ip("192.168.1.5")}, true, false, "!"},
 
