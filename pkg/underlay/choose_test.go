@@ -329,6 +329,18 @@ veth21 IPv4 IPv6`
 	}
 }
 
+// Another pod is no other problem.
+func TestPortsOfBridgesAreNotListed(t *testing.T) {
+	s := host()
+	_, before := Choose(s, Options{Iface: []string{"eth9"}}, true, false)
+	port := dev(99, "veth99", "fe80::99/64")
+	port.Port = true
+	s.Interfaces = append(s.Interfaces, port)
+	if _, after := Choose(s, Options{Iface: []string{"eth9"}}, true, false); before == nil || after == nil || after.Error() != before.Error() {
+		t.Errorf("%v\nand before\n%v", after, before)
+	}
+}
+
 func TestOurs(t *testing.T) {
 	for name, want := range map[string]bool{
 		"flannel.1": true, "flannel-v6.1": true, "flannel.ipip": true, "flannel-wg": true, "flannel0": true, "flannel12": true, "cni0": true,

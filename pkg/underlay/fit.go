@@ -169,12 +169,14 @@ func onLink(in Interface, l Link) []netip.Prefix {
 }
 
 // describeAll describes the interfaces for an error, each with the reason why
-// it cannot be the underlay, if any.
+// it cannot be the underlay, if any. It omits ports of bridges, so that the error does not
+// change, and is not logged again, with each pod.
 func describeAll(s Snapshot, v4, v6 bool) []string {
 	all := []string{"interfaces of this node:"}
-	for i, in := range s.Interfaces {
+	described := slices.DeleteFunc(slices.Clone(s.Interfaces), func(in Interface) bool { return in.Port })
+	for i, in := range described {
 		if i == maxDescribed {
-			return append(all, fmt.Sprintf("  and %d more", len(s.Interfaces)-i))
+			return append(all, fmt.Sprintf("  and %d more", len(described)-i))
 		}
 		text := "can be chosen with --iface=" + in.Name
 		if _, err := toLink(s, candidate{iface: &in}, v4, v6, past{}); err != nil {
