@@ -31,13 +31,11 @@ func Choose(s Snapshot, o Options, v4, v6 bool) (Link, error) {
 // Decision is the chosen link with the reasons, which are for the log.
 type Decision struct {
 	Link     Link
-	Why      string   // what selects it: "--iface=eth0"
-	Rejected []string // the candidates before it, each with what selects it and why it cannot be the underlay
-	Untried  int      // how many candidates are after it
-	awaited  string   // the first interface of Rejected that a start waits for, see mayFitSoon; "": none
-	order    int      // candidate.order, for Chooser
-	place    place    // candidate.place, for Chooser
-	dhcp     string   // candidate.dhcp, for Chooser
+	Why      string    // what selects it: "--iface=eth0"
+	Rejected []string  // the candidates before it, each with what selects it and why it cannot be the underlay
+	Untried  int       // how many candidates are after it
+	awaited  string    // the first interface of Rejected that a start waits for, see mayFitSoon; "": none
+	by       candidate // the one that was chosen, for Chooser
 }
 
 // decide is Choose with the reasons. p is what a Chooser has chosen before; the zero
@@ -53,7 +51,7 @@ func decide(s Snapshot, o Options, v4, v6 bool, p past) (Decision, error) {
 		}
 		l, err := toLink(s, c, v4, v6, p)
 		if err == nil {
-			return Decision{setPublic(l, o), c.why, problems, len(all) - i - 1, awaited, c.order, c.place, c.dhcp}, nil
+			return Decision{Link: setPublic(l, o), Why: c.why, Rejected: problems, Untried: len(all) - i - 1, awaited: awaited, by: c}, nil
 		}
 		if awaited == "" && mayFitSoon(s, c, v4, v6) {
 			awaited = c.iface.Name
@@ -70,7 +68,8 @@ type candidate struct {
 	iface     *Interface   // nil: no interface is selected, see problem
 	preferred []netip.Addr // addresses on iface to prefer, if it has them; only these may be link-local
 	named     bool         // a flag or a default route names each of preferred, so that none of them floats (Snapshot.floats)
-	order     int          // of what selects it, among the flags and the default routes: the lowest comes first
+	order     int          // of what selects it, among the flags and the default routes: the lowest comes first; candidates sets it
+	first     bool         // place is past.home and comes before all others of this order, see past.isHome; candidates sets it
 	place     place        // iface, if it stays after another one has become the first: byReach, byRegex, byDefaultRoute; zero: it does not
 	dhcp      string       // name of iface, if an address of --iface selects it that is by DHCP, or byDHCP does; else ""
 	problem   string       // set if iface is nil
@@ -92,9 +91,10 @@ type candidate struct {
 func candidates(s Snapshot, o Options, v4, v6 bool, p past) []candidate {
 	var all []candidate
 	order := 0
+	p.home.metric = s.homeMetric(v4, p)
 	add := func(some ...candidate) {
 		for i := range some {
-			some[i].order = order
+			some[i].order, some[i].first = order, p.isHome(some[i].place)
 		}
 		all = append(all, some...)
 		order++
@@ -114,36 +114,36 @@ func candidates(s Snapshot, o Options, v4, v6 bool, p past) []candidate {
 		add(byDHCP(s, all, p)...)
 		return all
 	}
-	if all = withPublicAddress(s, o, v4, v6); len(all) > 0 {
-		return all
+	var public []netip.Addr
+	if v4 && o.PublicV4.IsValid() {
+		public = append(public, o.PublicV4)
 	}
-	return byDefaultRoute(s, v4, v6, p)
+	if v6 && o.PublicV6.IsValid() {
+		public = append(public, o.PublicV6)
+	}
+	for _, ip := range public {
+		add(withPublicAddress(s, ip, public)...)
+	}
+	if len(all) == 0 {
+		add(byDefaultRoute(s, v4, v6, p)...)
+	}
+	return all
 }
 
-// withPublicAddress returns the interfaces that have a public address given by
+// withPublicAddress returns the interfaces that have ip, a public address given by
 // a flag. There are none if it is the address of a NAT gateway, or an address
-// of the loopback interface that a routing protocol announces.
-func withPublicAddress(s Snapshot, o Options, v4, v6 bool) []candidate {
-	var public []netip.Addr
-	var all []candidate
-	for i, family := range []struct {
-		on   bool
-		ip   netip.Addr
-		flag string
-	}{{v4, o.PublicV4, "--public-ip="}, {v6, o.PublicV6, "--public-ipv6="}} {
-		if !family.on || !family.ip.IsValid() {
-			continue
-		}
-		public = append(public, family.ip)
-		for j := range s.Interfaces {
-			in := &s.Interfaces[j]
-			if !in.Loopback && !Ours(in.Name) && in.has(family.ip) {
-				all = append(all, candidate{why: family.flag + family.ip.String(), iface: in, order: i})
-			}
-		}
+// of the loopback interface that a routing protocol announces. The addresses
+// of all flags are preferred, since one interface may have both.
+func withPublicAddress(s Snapshot, ip netip.Addr, public []netip.Addr) (all []candidate) {
+	flag := "--public-ip="
+	if ip.Is6() {
+		flag = "--public-ipv6="
 	}
-	for i := range all { // both addresses, since one interface may have both
-		all[i].preferred, all[i].named = public, true
+	for i := range s.Interfaces {
+		in := &s.Interfaces[i]
+		if !in.Loopback && !Ours(in.Name) && in.has(ip) {
+			all = append(all, candidate{why: flag + ip.String(), iface: in, preferred: public, named: true})
+		}
 	}
 	return all
 }
@@ -276,23 +276,15 @@ func (in *Interface) besideTemporary(a netip.Addr) (all []netip.Addr) {
 }
 
 // byDefaultRoute returns the interfaces of the default routes, in the order of
-// past.byRoute: interfaces of earlier choices first, then by metric. home also comes first with a
-// larger metric than it had, if this is smaller than those of all others. With IPv4 enabled these are IPv4's
-// routes. In dual-stack the IPv6 address must be on the same interface, and is the preferred
-// source address of that interface's IPv6 default route, if it has one.
+// past.byRoute: interfaces of earlier choices first, then by metric. With IPv4
+// enabled these are IPv4's routes. In dual-stack the IPv6 address must be on the
+// same interface, and is the preferred source address of that interface's IPv6 default route, if it has one.
 func byDefaultRoute(s Snapshot, v4, v6 bool, p past) []candidate {
 	family := "IPv4"
 	if !v4 {
 		family = "IPv6"
 	}
 	why := "the " + family + " default route"
-	best := math.MaxInt // metric of the other interfaces
-	for _, d := range s.Defaults {
-		if at := s.placeOf(d); d.V6 != v4 && at.name != "" && at.name != p.home.name {
-			best = min(best, at.metric)
-		}
-	}
-	p.home.metric = max(p.home.metric, best-1) // an interface that is made anew may have a larger metric, and be the best one all the same
 	defaults := slices.Clone(s.Defaults)
 	slices.SortStableFunc(defaults, func(a, b Default) int { return p.byRoute(s.placeOf(a), s.placeOf(b)) })
 	var all []candidate
@@ -301,8 +293,7 @@ func byDefaultRoute(s Snapshot, v4, v6 bool, p past) []candidate {
 		if d.V6 == v4 || in == nil { // the other family, or an interface that is gone
 			continue
 		}
-		c := candidate{why: why, iface: in, named: true, order: 2, place: s.placeOf(d)} // 2: after both flags of withPublicAddress
-
+		c := candidate{why: why, iface: in, named: true, place: s.placeOf(d)}
 		if elsewhere := s.v6Default(defaults); v4 && v6 && elsewhere != "" && elsewhere != in.Name { // a hint for the log
 			c.why += " (the IPv6 default route uses " + elsewhere + ")"
 		}
@@ -317,6 +308,22 @@ func byDefaultRoute(s Snapshot, v4, v6 bool, p past) []candidate {
 		return all
 	}
 	return []candidate{{why: why, problem: "not found; select an interface with --iface"}}
+}
+
+// homeMetric returns the largest metric with which home comes first: the one that it had, or if that is larger, one below
+// those of all other default routes, because home may have been made anew, and be the best one all the same. The route of
+// the interface in use counts while it is away, too.
+func (s Snapshot) homeMetric(v4 bool, p past) int {
+	best := math.MaxInt
+	if p.last.name != "" && p.last.name != p.home.name {
+		best = p.last.metric
+	}
+	for _, d := range s.Defaults {
+		if at := s.placeOf(d); d.V6 != v4 && at.name != "" && at.name != p.home.name {
+			best = min(best, at.metric)
+		}
+	}
+	return max(p.home.metric, best-1)
 }
 
 // placeOf returns the interface and the metric of a default route; the zero place, if

@@ -329,15 +329,22 @@ veth21 IPv4 IPv6`
 	}
 }
 
-// Another pod is no other problem.
-func TestPortsOfBridgesAreNotListed(t *testing.T) {
+// The error does not change when a pod comes.
+func TestPodsAreNotListed(t *testing.T) {
 	s := host()
 	_, before := Choose(s, Options{Iface: []string{"eth9"}}, true, false)
-	port := dev(99, "veth99", "fe80::99/64")
-	port.Port = true
-	s.Interfaces = append(s.Interfaces, port)
+	pod := dev(99, "veth99", "fe80::99/64")
+	pod.Veth = true
+	s.Interfaces = append(s.Interfaces, pod)
 	if _, after := Choose(s, Options{Iface: []string{"eth9"}}, true, false); before == nil || after == nil || after.Error() != before.Error() {
 		t.Errorf("%v\nand before\n%v", after, before)
+	}
+	// It may be the node's own interface, in a container.
+	own := dev(98, "veth98", "192.168.98.5/24")
+	own.Veth = true
+	s.Interfaces = append(s.Interfaces, own)
+	if _, err := Choose(s, Options{Iface: []string{"eth9"}}, true, false); err == nil || !logtest.Names(err.Error(), "veth98") {
+		t.Errorf("%v", err)
 	}
 }
 

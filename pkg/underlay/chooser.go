@@ -26,7 +26,7 @@ const (
 const leaveAfter = 30 * time.Second
 
 // Chooser chooses the underlay of a running daemon, again whenever something may have
-// changed. It does not leave an interface that still can be the underlay, or cannot for a moment only,
+// changed. It does not leave an interface that still can be the underlay, or that is away only for a moment,
 // and does not take an address that may float while the node's own address is away for a moment. Only
 // the daemon's loop uses it: see daemon.Underlay. The candidates and their order are those
 // of candidates in choose.go; a Chooser only changes the order of default routes and of the interfaces
@@ -41,9 +41,11 @@ const leaveAfter = 30 * time.Second
 //	another interface comes to match the pattern of     the interface in use
 //	  --iface-regex
 //	the interface in use is gone, is down, has no       no choice for leaveAfter, then the first candidate
-//	  address of an enabled family, has no default        that can be the underlay
-//	  route, if that has selected it, or does not match
+//	  address of an enabled family, has no default        that can be the underlay; at once after a change of
+//	  route, if that has selected it, or does not match   the operator's public addresses
 //	  the flag that has selected it
+//	an address in use has moved to another candidate,   this candidate
+//	  as to a bridge
 //	an interface that an earlier flag selects can be    this interface
 //	  the underlay
 //	the interface of the start can be the underlay      the interface of the start
@@ -61,7 +63,8 @@ type Chooser struct {
 	dhcp       string                   // candidate.dhcp of the last choice
 	link       string                   // the interface of the last choice; "": none
 	order      int                      // candidate.order of the last choice
-	since      time.Time                // since when another interface would be the choice than the one that is awaited; zero: none is
+	public     [2]netip.Addr            // Options.PublicV4 and PublicV6 of the last choice
+	since      time.Time                // since when await waits, also while nothing can be chosen or read; zero: it does not
 	inUse      []netip.Addr             // addresses of the last choice (zero: the family is off); nil: there was none
 	alone      map[netip.Addr]time.Time // addresses that may float and that no other address replaces, and since when
 }
@@ -70,8 +73,7 @@ type Chooser struct {
 // resyncs. After an error, such as that an address has to wait, the loop also calls it in its
 // retries, and so finds the end of the wait. decide asks wait only about addresses of the
 // candidates up to the first usable one; those of later candidates wait from the beginning when
-// their turn comes. An error leaves the choices of c as they are. The time of leaveAfter begins
-// anew if nothing can be chosen in between.
+// their turn comes. An error leaves the choices of c as they are.
 func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Decision, error) {
 	alone := map[netip.Addr]time.Time{}
 	patience := adoptLater
@@ -88,17 +90,16 @@ func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Dec
 	}})
 	c.alone = alone // addresses that decide did not ask about are forgotten
 	if err == nil {
-		err = c.await(now, d)
-	} else {
-		c.since = time.Time{}
+		err = c.await(now, o, d)
 	}
 	if err != nil {
 		return Decision{}, err
 	}
-	if c.home.name == "" || c.home.name == d.place.name { // there with another metric, which counts from now on
-		c.home = d.place
+	if c.home.name == "" || c.home.name == d.by.place.name { // there with another metric, which counts from now on
+		c.home = d.by.place
 	}
-	c.last, c.link, c.order, c.inUse, c.dhcp = d.place, d.Link.Name, d.order, []netip.Addr{d.Link.V4, d.Link.V6}, d.dhcp
+	c.last, c.order, c.dhcp = d.by.place, d.by.order, d.by.dhcp
+	c.link, c.inUse, c.public = d.Link.Name, []netip.Addr{d.Link.V4, d.Link.V6}, [2]netip.Addr{o.PublicV4, o.PublicV6}
 	// AtStart is for the log, the status and the doctor (FL111). The zero past: as at a start.
 	if fresh, err := decide(s, o, v4, v6, past{}); err == nil && fresh.Link.Name != d.Link.Name {
 		d.Link.AtStart = fresh.Link.Name
@@ -107,14 +108,18 @@ func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Dec
 }
 
 // await returns an error while d must not be chosen yet, because another interface may soon be able
-// to be the underlay: at a start Decision.awaited, later the one in use. No choice waits that is better
-// than the last one: by an earlier flag, or the interface of the start. Neither does one by the same flag
-// that names an interface or an address (it has no place), such as one to which the address has moved.
-func (c *Chooser) await(now time.Time, d Decision) error {
+// to be the underlay: at a start Decision.awaited, later the one in use. A running daemon does not wait:
+//   - if the interface is the one in use;
+//   - if an earlier flag selects the interface, or it is the one of the start and comes first (candidate.first);
+//   - if an address in use has moved to the interface, as from a network card to its bridge or bond, or by a rename;
+//   - if the operator has changed a public address.
+func (c *Chooser) await(now time.Time, o Options, d Decision) error {
 	awaited, patience := d.awaited, adoptAtStart
 	if c.link != "" {
 		awaited, patience = c.link, leaveAfter
-		if d.Link.Name == c.link || d.order < c.order || d.order == c.order && (d.place.name == "" || d.place.name == c.home.name) {
+		better := d.by.order < c.order || d.by.order == c.order && d.by.first
+		moved := slices.ContainsFunc(c.inUse, func(a netip.Addr) bool { return a.IsValid() && (a == d.Link.V4 || a == d.Link.V6) })
+		if d.Link.Name == c.link || better || moved || c.public != [2]netip.Addr{o.PublicV4, o.PublicV6} {
 			awaited = ""
 		}
 	}
@@ -124,9 +129,13 @@ func (c *Chooser) await(now time.Time, d Decision) error {
 		return nil
 	}
 	c.since = since
+	state := "is not selected at the moment (no default route, or no flag matches it)"
+	if slices.ContainsFunc(d.Rejected, func(r string) bool { return strings.Contains(r, ": "+awaited+" ") }) {
+		state = "cannot be the underlay at the moment"
+	}
 	// Without the time that is left, so that the text is the same each time.
-	return errors.New(strings.Join(append([]string{fmt.Sprintf("%s cannot be the underlay at the moment, or is not selected; %s (%s) is used if this lasts %v",
-		awaited, d.Link.Name, d.Why, patience)}, d.Rejected...), "\n  "))
+	return errors.New(strings.Join(append([]string{fmt.Sprintf("%s %s; %s (%s) is used if this lasts %v",
+		awaited, state, d.Link.Name, d.Why, patience)}, d.Rejected...), "\n  "))
 }
 
 // place is an interface that has a default route, with the route's metric, or one that --iface-regex or
@@ -159,12 +168,17 @@ func (p past) of(a netip.Addr) []netip.Addr {
 // waits reports whether an address that may float must not be used yet.
 func (p past) waits(a netip.Addr) bool { return p.wait != nil && !p.uses(a) && p.wait(a) }
 
-// byRoute compares two places, for sorting: home, unless its metric is worse (larger) than
-// when it was chosen, is before last, and last before all others. Those are ordered by their metric.
+// isHome reports whether a place is home, with a metric that is not worse than Snapshot.homeMetric.
+func (p past) isHome(r place) bool {
+	return r.name != "" && r.name == p.home.name && r.metric <= p.home.metric
+}
+
+// byRoute compares two places, for sorting: home (see isHome) is before last, and last before all
+// others. Those are ordered by their metric.
 func (p past) byRoute(a, b place) int {
 	class := func(r place) int {
 		switch {
-		case r.name != "" && r.name == p.home.name && r.metric <= p.home.metric:
+		case p.isHome(r):
 			return 0
 		case r.name != "" && r.name == p.last.name:
 			return 1

@@ -112,6 +112,8 @@ func TestChooserFloatingAddress(t *testing.T) {
 	})
 	// It is named, or it is the only one that a cloud gives.
 	chooseInSteps(t, Options{Iface: []string{"192.168.1.50"}}, []step{{0, vip + "," + own, "", route, "eth0 192.168.1.50", ""}})
+	// Another default route has a better one.
+	chooseInSteps(t, Options{}, []step{{0, vip, "10.1.0.5/16", "eth0 100,eth1 200", "eth1 10.1.0.5", "eth0"}})
 	chooseInSteps(t, Options{}, []step{{0, vip + " dynamic", "", route, "eth0 192.168.1.50", ""}})
 }
 
@@ -136,17 +138,27 @@ func TestChooserStays(t *testing.T) {
 		{second, "", other, "eth0 100,tun0 50", "!", ""},
 		{30 * second, "", other, "eth0 100,tun0 50", "tun0 10.8.0.6", ""},
 		{second, own, other, "eth0 100", "eth0 192.168.1.5", ""},
-		// For a moment, and again: the time begins anew, also if nothing can be chosen in between.
+		// For a moment, and again: the time begins anew, but not if nothing can be chosen in between.
 		{second, own, other, "tun0 50", "!", ""},
 		{29 * second, own, other, "eth0 100,tun0 50", "eth0 192.168.1.5", "tun0"},
 		{second, own, other, "tun0 50", "!", ""},
+		{28 * second, "", "", "eth0 100", "!", ""},
+		{second, own, other, "tun0 50", "!", ""},
+		{second, own, other, "tun0 50", "tun0 10.8.0.6", ""},
+		{second, own, other, "eth0 100", "eth0 192.168.1.5", ""},
+		{second, own, other, "eth1 100", "!", ""},
 		{29 * second, "", "", "eth0 100", "!", ""},
-		{29 * second, own, other, "tun0 50", "!", ""},
-		{29 * second, own, other, "tun0 50", "!", ""},
 		// Somebody made another route the better one, and keeps this one with a worse metric than it had.
 		{second, own, other, "eth1 100", "eth1 10.1.0.5", ""},
 		{second, own, other, "eth1 100,eth0 200", "eth1 10.1.0.5", ""},
+		{second, own, "", "eth1 100,eth0 200", "!", ""}, // it does not come first, although it is that of the start
+		{29 * second, own, other, "eth1 100,eth0 200", "eth1 10.1.0.5", ""},
 		{second, own, other, "eth1 100,eth0 50", "eth0 192.168.1.5", ""},
+	})
+	// The address moves with the default route, as to a bridge.
+	chooseInSteps(t, Options{}, []step{
+		{0, own, "", "eth0 100", "eth0 192.168.1.5", ""},
+		{second, "", own, "eth1 100", "eth1 192.168.1.5", ""},
 	})
 	// The interface of the start is made anew, with a larger metric, as those of dhcpcd contain the index.
 	chooseInSteps(t, Options{}, []step{
@@ -158,6 +170,8 @@ func TestChooserStays(t *testing.T) {
 		{second, own, other, "tun0 106,eth0 107", "eth0 192.168.1.5", "tun0"},
 		{second, "", other, "tun0 106", "!", ""},
 		{30 * second, "", other, "tun0 106", "tun0 10.8.0.6", ""},
+		{second, own, other, "tun0 106,eth0 108", "tun0 10.8.0.6", ""},
+		{second, own, other, "eth0 108", "!", ""}, // for a moment
 		{second, own, other, "tun0 106,eth0 108", "tun0 10.8.0.6", ""},
 		{second, own, other, "tun0 106,eth0 107", "eth0 192.168.1.5", "tun0"}, // as before
 	})
@@ -296,12 +310,12 @@ func TestChooserWaitsForFlags(t *testing.T) {
 		{30 * second, own, "", route, "eth0 192.168.1.5", ""},
 		{second, own, other, route, "eth1 10.1.0.5", ""},
 	})
-	var c Chooser // an operator sets an annotation: nothing is awaited
+	var c Chooser // an operator sets an annotation, and removes it: nothing is awaited
 	s := machineOf(step{eth0: own, eth1: other, defaults: route})
 	for _, st := range []struct {
 		public netip.Addr
 		want   string
-	}{{netip.Addr{}, "eth0"}, {ip("10.1.0.5"), "eth1"}} {
+	}{{netip.Addr{}, "eth0"}, {ip("10.1.0.5"), "eth1"}, {netip.Addr{}, "eth0"}} {
 		if d, err := c.Choose(time.Unix(1e9, 0), s, Options{PublicV4: st.public}, true, false); d.Link.Name != st.want {
 			t.Errorf("chosen is %q, want %q; %v", d.Link.Name, st.want, err)
 		}
@@ -327,6 +341,12 @@ func TestChooserWaitsForAddresses(t *testing.T) {
 		"it is not the better one": {true, "eth0 100,eth1 50", []step{{0, own, both1, "", "eth1", ""}}},
 		"IPv6 alone": {false, "eth0 100,eth1 200", []step{
 			{0, own + ",fd00::5/64 tentative", both1, "", "!", ""}, {second, both0, both1, "", "eth0", ""}}},
+		"IPv6 alone, DHCPv6": {false, "eth0 100,eth1 200", []step{
+			{0, "fe80::5/64", both1, "", "!", ""}, {second, both0, both1, "", "eth0", ""}}},
+		"router advertisement, and a floating address": {true, "eth0 100,eth1 200", []step{
+			{0, own + ",fd00::50/128", both1, "", "!", ""}, {second, both0 + ",fd00::50/128", both1, "", "eth0", ""}}},
+		"the address moves": {true, "eth0 100,eth1 200", []step{
+			{0, both0, both1, "", "eth0", ""}, {second, "", own + ",fd02::7/64", "", "eth1", ""}}},
 		"IPv4 does not count": {false, "eth0 100,eth1 200", []step{{0, own, both1, "", "eth1", ""}}},
 		"for a moment": {true, "eth0 100,eth1 200", []step{{0, both0, both1, "", "eth0", ""}, {second, own, both1, "", "!", ""},
 			{second, both0, both1, "", "eth0", ""}, {second, own, both1, "", "!", ""}, {30 * second, own, both1, "", "eth1", ""}}},

@@ -48,17 +48,18 @@ func toLink(s Snapshot, c candidate, v4, v6 bool, p past) (Link, error) {
 }
 
 // mayFitSoon reports whether the candidate's interface, which cannot be the underlay, is up and
-// lacks an address of one family only, or has a tentative address, as while it is being set up: router
-// advertisements or DHCPv6 come after the IPv4 address, and duplicate address detection takes a second.
-// An interface that only waits because its address may float is none: it fits without past.
+// lacks an address of one of two families only (one that may float counts as missing), or has a tentative
+// address, as while it is being set up: router advertisements or DHCPv6 come after the IPv4 address, and
+// duplicate address detection takes a second. With IPv6 alone, a link-local address is the first one that it has.
 func mayFitSoon(s Snapshot, c candidate, v4, v6 bool) bool {
 	fits := func(v4, v6 bool) bool {
 		_, err := toLink(s, c, v4, v6, past{})
 		return err == nil
 	}
-	tentative := func(a Addr) bool { return a.Tentative && (v4 && a.IP.Is4() || v6 && a.IP.Is6()) }
-	return !fits(v4, v6) && (v4 && fits(true, false) || v6 && fits(false, true) ||
-		fits(false, false) && slices.ContainsFunc(c.iface.Addrs, tentative))
+	early := func(a Addr) bool {
+		return a.Tentative && (v4 && a.IP.Is4() || v6 && a.IP.Is6()) || !v4 && a.IP.Is6() && a.IP.IsLinkLocalUnicast()
+	}
+	return v4 && v6 && (fits(true, false) || fits(false, true)) || fits(false, false) && slices.ContainsFunc(c.iface.Addrs, early)
 }
 
 // Ours reports whether the name is that of a device of the pod network, created
@@ -169,11 +170,13 @@ func onLink(in Interface, l Link) []netip.Prefix {
 }
 
 // describeAll describes the interfaces for an error, each with the reason why
-// it cannot be the underlay, if any. It omits ports of bridges, so that the error does not
-// change, and is not logged again, with each pod.
+// it cannot be the underlay, if any. It omits veth devices without an address other than link-local ones, as pods have
+// them, so that the error does not change, and is not logged again, with each pod.
 func describeAll(s Snapshot, v4, v6 bool) []string {
 	all := []string{"interfaces of this node:"}
-	described := slices.DeleteFunc(slices.Clone(s.Interfaces), func(in Interface) bool { return in.Port })
+	described := slices.DeleteFunc(slices.Clone(s.Interfaces), func(in Interface) bool {
+		return in.Veth && !slices.ContainsFunc(in.Addrs, func(a Addr) bool { return !a.IP.IsLinkLocalUnicast() })
+	})
 	for i, in := range described {
 		if i == maxDescribed {
 			return append(all, fmt.Sprintf("  and %d more", len(described)-i))

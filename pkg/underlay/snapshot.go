@@ -33,7 +33,7 @@ type Interface struct {
 	MAC      dataplane.MAC // zero if it has no 48-bit address
 	Up       bool          // Linux: set up, with or without a cable; Windows: see hns.Adapter
 	Loopback bool
-	Port     bool           // Linux: a port of a bridge, as those of most pods are
+	Veth     bool           // Linux: a device of a veth pair, as those of most pods are
 	Addrs    []Addr         // oldest first within a family
 	OnLink   []netip.Prefix // networks with a route to the interface and no gateway
 }

@@ -39,13 +39,9 @@ func Read(o underlay.Options) (underlay.Snapshot, error) {
 	// different moments. An address or a route of a device that is not in the first list is left out. Watch notifies of the new device, so that
 	// its caller calls Read again.
 	var s underlay.Snapshot
-	bridges := map[int]bool{} // by index
-	for _, l := range links {
-		bridges[l.Attrs().Index] = l.Type() == "bridge"
-	}
 	for _, l := range links {
 		in := toInterface(l.Attrs())
-		in.Port = bridges[l.Attrs().MasterIndex]
+		in.Veth = l.Type() == "veth"
 		s.Interfaces = append(s.Interfaces, in)
 	}
 	slices.SortFunc(s.Interfaces, func(a, b underlay.Interface) int { return cmp.Compare(a.Index, b.Index) })

@@ -43,7 +43,7 @@ func TestRead(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		run(t, plug)
 		run(t, `ip link add eth1 type veth peer name far1; ip addr add 10.1.0.5/16 dev eth1; ip link property add dev eth1 altname enp3s0
-			ip link add br0 type bridge; ip link set far1 master br0
+			ip link add br0 type bridge
 			ip -6 addr add fd01::1/64 dev eth0 preferred_lft 0 nodad`)
 		o := underlay.Options{CanReach: netip.MustParseAddr("9.9.9.9")}
 		s, err := Read(o)
@@ -66,8 +66,8 @@ func TestRead(t *testing.T) {
 			t.Errorf("can reach: %+v, %v", l, err)
 		}
 		for _, in := range s.Interfaces {
-			if in.Port != (in.Name == "far1") {
-				t.Errorf("%s is a port of a bridge: %t", in.Name, in.Port)
+			if in.Veth != slices.Contains([]string{"eth0", "far", "eth1", "far1"}, in.Name) {
+				t.Errorf("%s is a veth device: %t", in.Name, in.Veth)
 			}
 		}
 		eth0, eth1 := s.ByIndex(got.Index), -1
