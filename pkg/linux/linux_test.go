@@ -164,8 +164,8 @@ func TestAdoptionOfOtherLengths(t *testing.T) {
 			ip route add 10.5.14.0/25 via 192.168.100.4; ip route add 10.5.16.0/26 via 192.168.100.4`)
 		m.devices = m.devices[:1]
 		m.state = dataplane.State{Networks: []netip.Prefix{v4Network}, Subnets: ownSubnets[:1]}
-		for dst, via := range map[string]string{"10.5.12.0/25": "192.168.100.2", "10.5.12.128/25": "192.168.100.3"} {
-			m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via), Device: "eth0", Encap: dataplane.Direct{}})
+		for _, path := range [][2]string{{"10.5.12.0/25", "192.168.100.2"}, {"10.5.12.128/25", "192.168.100.3"}} {
+			m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: netip.MustParsePrefix(path[0]), Via: netip.MustParseAddr(path[1]), Device: "eth0", Encap: dataplane.Direct{}})
 		}
 		check := func(when, want string) {
 			t.Helper()
