@@ -14,17 +14,24 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// formerBridge is a bridge with an IPv4 address of the subnet that the node had before. The
+// formerBridge is a bridge with an IPv4 address of another subnet than the node's. The
 // delegate, the plugin bridge, replaces such an address only with its option forceAddress.
-// (It adds an IPv6 address to others.) flanneld deletes the address when no pod is on the
-// bridge any more.
+// (It adds an IPv6 address to others.)
+//
+//	the address is                 who deletes it
+//	the gateway of a former        flanneld, when no pod is on the bridge any more
+//	subnet of this node
+//	any other, as of another       nobody: an operator must delete the bridge
+//	CNI configuration (foreign)
 type formerBridge struct {
 	name      string
 	addresses []netip.Prefix // all IPv4 ones that it has; that of the present subnet is missing
+	foreign   []netip.Prefix // those of addresses that are foreign
 }
 
-// findFormerBridge returns nil if the delegate can use its bridge, or creates it.
-func findFormerBridge(d delegate) *formerBridge {
+// findFormerBridge returns nil if the delegate can use its bridge, or creates it. former are
+// the subnets that the node had before.
+func findFormerBridge(d delegate, former []netip.Prefix) *formerBridge {
 	var conf struct {
 		Bridge                                    string
 		IsGateway, IsDefaultGateway, ForceAddress bool
@@ -36,15 +43,24 @@ func findFormerBridge(d delegate) *formerBridge {
 	}
 	b := &formerBridge{name: cmp.Or(conf.Bridge, "cni0")}
 	for _, s := range d.subnets() { // one of IPv4 at most
-		gateway := netip.PrefixFrom(s.Addr().Next(), s.Bits())
-		if have := b.addresses4(); s.Addr().Is4() && !slices.Contains(have, gateway) {
+		if have := b.addresses4(); s.Addr().Is4() && !slices.Contains(have, gatewayOf(s)) {
 			b.addresses = have
 		}
 	}
 	if len(b.addresses) == 0 {
 		return nil
 	}
+	for _, a := range b.addresses {
+		if !slices.ContainsFunc(former, func(s netip.Prefix) bool { return gatewayOf(s) == a }) {
+			b.foreign = append(b.foreign, a)
+		}
+	}
 	return b
+}
+
+// gatewayOf returns the address that the bridge gets in a node's subnet.
+func gatewayOf(subnet netip.Prefix) netip.Prefix {
+	return netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
 }
 
 // addresses4 returns the bridge's IPv4 addresses, none if there is no such bridge.
@@ -77,19 +93,26 @@ func (b *formerBridge) err(code uint, c *conf, d delegate) *types.Error {
 			text += ", …"
 		}
 	}
+	advice := "delete the pods of this node that are not in the host's network, and flanneld corrects the bridge: " +
+		"kubectl delete pods -A --field-selector spec.hostNetwork=false,spec.nodeName=NODE"
+	if len(b.foreign) > 0 {
+		text = fmt.Sprintf("%s is of no former subnet in the subnet file; %s", join(b.foreign), text)
+		advice = fmt.Sprintf("flanneld does not change this bridge: remove any other CNI configuration that uses %[1]s, delete the pods "+
+			"on it, which have addresses of its networks (kubectl get pods -A -o wide "+
+			"--field-selector spec.hostNetwork=false,spec.nodeName=NODE), and run 'ip link delete %[1]s'", b.name)
+	}
 	return &types.Error{
-		Code: code,
-		Msg:  fmt.Sprintf("%s has %s, but the subnet of this node is %s; %s", b.name, join(b.addresses), join(d.subnets()), text),
-		Details: "delete the pods of this node that are not in the host's network, and flanneld corrects the bridge: " +
-			"kubectl delete pods -A --field-selector spec.hostNetwork=false,spec.nodeName=NODE",
+		Code:    code,
+		Msg:     fmt.Sprintf("%s has %s, but the subnet of this node is %s; %s", b.name, join(b.addresses), join(d.subnets()), text),
+		Details: advice,
 	}
 }
 
 // explainBridge adds to an error of ADD that the bridge has an address of another subnet,
 // if it has. It replaces the code of the error, on which no runtime acts, and keeps its text
 // with the details.
-func explainBridge(failed error, c *conf, d delegate) error {
-	b := findFormerBridge(d)
+func explainBridge(failed error, c *conf, d delegate, former []netip.Prefix) error {
+	b := findFormerBridge(d, former)
 	if b == nil {
 		return failed
 	}

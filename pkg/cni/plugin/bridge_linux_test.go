@@ -54,12 +54,14 @@ func useFormerBridge(t *testing.T, version, bridge, former string, want []string
 			t.Fatal(err)
 		}
 	}
-	m.setEnv(strings.NewReplacer("10.5.72.1", "10.5.73.1", "42:1::1", "42:2::1").Replace(former))
+	m.setEnv(strings.NewReplacer("10.5.72.1", "10.5.73.1", "42:1::1", "42:2::1").Replace(former) + "FLANNEL_FORMER_SUBNET=10.5.71.0/24,10.5.72.0/24\n")
+	ownFormer := true // whether the daemon corrects the bridge when the pods have gone
 	refused := func(what string, code uint, err error, names ...string) {
 		t.Helper()
 		var e *types.Error
-		if !errors.As(err, &e) || e.Code != code || !logtest.Names(e.Msg, append(names, name)...) || !logtest.Names(e.Details, "spec.nodeName") {
-			t.Errorf("%s: %v", what, err)
+		if !errors.As(err, &e) || e.Code != code || !logtest.Names(e.Msg, append(names, name)...) || !logtest.Names(e.Details, "spec.nodeName") ||
+			logtest.Names(e.Details, "flanneld corrects") != ownFormer || logtest.Names(e.Details, "ip link delete "+name) == ownFormer {
+			t.Errorf("%s: %+v", what, err)
 		}
 	}
 	hasStatus := version == "1.1.0"
@@ -76,10 +78,20 @@ func useFormerBridge(t *testing.T, version, bridge, former string, want []string
 	for _, pod := range []string{"old1", "old2"} {
 		m.must(m.cni.DelNetworkList(t.Context(), m.list, runtime(pod)))
 	}
-	add()                                                                                                             // the daemon does not run
-	if out, err := exec.Command("ip", "addr", "flush", "dev", name, "scope", "global").CombinedOutput(); err != nil { // as the daemon does
-		t.Fatalf("%v: %s", err, out)
+	add() // the daemon does not run
+	ip := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
+	for _, other := range []string{"10.88.0.1/16", "10.5.72.1/25"} { // of another configuration, such as containerd's example
+		ip("addr", "flush", "dev", name, "scope", "global")
+		ip("addr", "add", other, "dev", name)
+		ownFormer = false
+		add(other)
+	}
+	ip("addr", "flush", "dev", name, "scope", "global") // as the daemon does
 	if hasStatus {
 		m.must(m.cni.GetStatusNetworkList(t.Context(), m.list))
 	}

@@ -94,7 +94,7 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	}
 	out, err := call.run(ctx, d)
 	if err != nil {
-		return explainBridge(err, c, d)
+		return explainBridge(err, c, d, subnet.former)
 	}
 	result, err := decodeResult(d.version(), out) // run may have lowered d's version
 	if err != nil {

@@ -39,7 +39,7 @@ func (p *Plugin) status(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	if b := findFormerBridge(d); b != nil {
+	if b := findFormerBridge(d, subnet.former); b != nil {
 		return b.err(errNotAvailable, c, d)
 	}
 	return p.delegateStatus(ctx, d, args)

@@ -24,6 +24,8 @@ type subnetInfo struct {
 	families []family // one or two, IPv4 first
 	mtu      int      // bytes
 	ipMasq   bool     // whether flanneld masquerades
+	// former are the IPv4 subnets that this node had before, masked. flannel's file has none.
+	former []netip.Prefix
 }
 
 // family is an address family in which the node has a subnet.
@@ -85,6 +87,7 @@ func parseSubnet(raw []byte) (s subnetInfo, err error) {
 	} else if s.ipMasq, err = strconv.ParseBool(value); err != nil {
 		problem("FLANNEL_IPMASQ=%.40q is neither true nor false", value)
 	}
+	s.former, _ = parsePrefixes(values["FLANNEL_FORMER_SUBNET"], 32) // none if the list is missing or invalid
 	if len(problems) > 0 {
 		return subnetInfo{}, errors.New(strings.Join(problems, "; "))
 	}
