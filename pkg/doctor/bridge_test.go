@@ -1,9 +1,11 @@
 package doctor
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
+	"flannel/internal/test/logtest"
 	"flannel/pkg/underlay"
 )
 
@@ -14,6 +16,26 @@ func (s *Snapshot) foreign() {
 	s.Linux.Devices.Value = append(s.Linux.Devices.Value, Device{Name: "cni0", Index: 20, Type: "bridge", MTU: 1500}, Device{Name: "veth2", Index: 21, Type: "veth", MTU: 1500, Master: 20})
 	s.Interfaces.Value.Interfaces = append(s.Interfaces.Value.Interfaces, underlay.Interface{Name: "cni0", Index: 20, MTU: 1500, Addrs: []underlay.Addr{{IP: addr("10.88.0.1")}}})
 	s.Linux.Managers = Known([]LinkManager{{"NetworkManager", true, []string{"cni0"}}})
+}
+
+// Only of the subnets in FLANNEL_FORMER_SUBNET and FLANNEL_FORMER_IPV6_SUBNET does flanneld free the bridge. To get rid
+// of any other address, the bridge must be deleted.
+func TestAddressOfOthers(t *testing.T) {
+	for address, ownFormer := range map[string]bool{
+		"10.5.9.1/24": true, "10.5.8.1/24": true, "fd05:9::1/64": true,
+		"10.5.9.1/25": false, "10.5.9.2/24": false, "10.88.0.1/16": false, "fd05:8::1/64": false,
+	} {
+		s := healthy()
+		s.Env.Value.FormerV4 = []netip.Prefix{pfx("10.5.8.0/24"), pfx("10.5.9.0/24")}
+		s.Env.Value.FormerV6 = []netip.Prefix{pfx("fd05:9::/64")}
+		former, other := underlay.Addr{IP: addr("10.5.9.1")}, pfx(address)
+		s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{former, {IP: other.Addr(), Net: other.Masked()}}
+		r := find(t, Examine(s), "FL207")
+		if r.Verdict != Fail || logtest.Names(r.Fix, "flanneld then deletes") != ownFormer ||
+			logtest.Names(r.Fix, "FLANNEL_FORMER_SUBNET", "ip link delete cni0") == ownFormer || logtest.Names(r.Seen, other.String()) == ownFormer {
+			t.Errorf("%s: %s, %q, %q", address, r.Verdict, r.Seen, r.Fix)
+		}
+	}
 }
 
 // The pods' bridge is that of the CNI configuration with the daemon's subnet file. Another one, such as the cni0 of

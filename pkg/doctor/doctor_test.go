@@ -348,6 +348,9 @@ func TestSystemChecks(t *testing.T) {
 			s.changeDevice("cni0", func(d *Device) { d.Name = "mybr" })
 			s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.9.0.1")}}
 		}},
+		{"FL207", OK, "10.5.3.0/24", func(s *Snapshot) {
+			s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.5.3.1"), Net: pfx("10.5.3.0/24")}}
+		}},
 		{"FL208", Warn, "FLANNEL_MTU 1450 cni0 1500 veth1", func(s *Snapshot) {
 			s.changeDevice("cni0", func(d *Device) { d.MTU = 1500 })
 			s.changeDevice("veth1", func(d *Device) { d.MTU = 1500 })

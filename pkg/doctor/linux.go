@@ -2,10 +2,13 @@ package doctor
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/status"
+	"flannel/pkg/underlay"
 )
 
 // linuxChecks returns the checks of a Linux node. The columns are those of daemonChecks.
@@ -156,25 +159,48 @@ func (s Snapshot) bridges() []Device {
 }
 
 // bridgeAddress finds a bridge with an address of the subnet that the node had
-// before it rejoined the cluster. The bridge plugin does not change the address
-// of an existing bridge, so that new pods have no gateway in their subnet.
+// before it rejoined the cluster, or with a foreign one. The bridge plugin does not
+// change the address of an existing bridge, so that new pods have no gateway in
+// their subnet. flanneld deletes the addresses of former subnets only.
 func bridgeAddress(s Snapshot) Finding {
+	const pods = "--field-selector spec.hostNetwork=false,spec.nodeName=NODE"
 	own := s.subnets()
 	for _, b := range s.bridges() {
+		var former, foreign []string
 		for _, in := range s.Interfaces.Value.Interfaces {
-			if in.Index != b.Index {
-				continue
-			}
 			for _, a := range in.Addrs {
-				if !a.IP.IsLinkLocalUnicast() && !s.isOwn(a.IP) {
-					return fail("Delete its pods, which are of an earlier subnet; in Kubernetes: kubectl delete pods -A --field-selector "+
-						"spec.hostNetwork=false,spec.nodeName=NODE. flanneld then deletes the address; without it, ip link delete "+b.Name+".",
-						"%s has %s, but this node's subnet is %s", b.Name, a.IP, join(own...))
+				switch text := a.IP.String(); {
+				case in.Index != b.Index || a.IP.IsLinkLocalUnicast() || s.isOwn(a.IP):
+				case s.isFormerGateway(a):
+					former = append(former, text)
+				case a.Net.IsValid():
+					foreign = append(foreign, fmt.Sprintf("%s/%d", text, a.Net.Bits()))
+				default:
+					foreign = append(foreign, text)
 				}
 			}
 		}
+		switch {
+		case len(foreign) > 0:
+			return fail("flanneld deletes only the addresses of the subnets in FLANNEL_FORMER_SUBNET and FLANNEL_FORMER_IPV6_SUBNET of "+
+				"the subnet file. Remove any other CNI configuration that uses "+b.Name+", delete the pods on it, which have addresses "+
+				"of its networks (in Kubernetes: kubectl get pods -A -o wide "+pods+"), and run ip link delete "+b.Name+".",
+				"%s has %s, but this node's subnet is %s", b.Name, several(foreign), join(own...))
+		case len(former) > 0:
+			return fail("Delete its pods, which are of an earlier subnet; in Kubernetes: kubectl delete pods -A "+pods+
+				". flanneld then deletes the address; without it, ip link delete "+b.Name+".",
+				"%s has %s, but this node's subnet is %s", b.Name, several(former), join(own...))
+		}
 	}
 	return ok("%s", join(own...))
+}
+
+// isFormerGateway reports whether an address is that of the pods' bridge in a subnet that
+// this node had before, by the subnet file.
+func (s Snapshot) isFormerGateway(a underlay.Addr) bool {
+	return slices.ContainsFunc(slices.Concat(s.Env.Value.FormerV4, s.Env.Value.FormerV6), func(p netip.Prefix) bool {
+		return a.IP == dataplane.GatewayOf(p).Addr() && (a.Net == p || !a.Net.IsValid())
+	})
 }
 
 // peersAnswer finds peers without a handshake. WireGuard does not tell why: it ignores
