@@ -16,7 +16,7 @@ import (
 
 // formerBridge is a bridge with an IPv4 address of another subnet than the node's. The
 // delegate, the plugin bridge, replaces such an address only with its option forceAddress.
-// (It adds an IPv6 address to others.)
+// (It adds an IPv6 address to those of other networks.)
 //
 //	the address is                 who deletes it
 //	the gateway of a former        flanneld, when no pod is on the bridge any more
