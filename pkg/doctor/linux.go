@@ -159,9 +159,10 @@ func (s Snapshot) bridges() []Device {
 }
 
 // bridgeAddress finds a bridge with an address of the subnet that the node had
-// before it rejoined the cluster, or with a foreign one. The bridge plugin does not
-// change the address of an existing bridge, so that new pods have no gateway in
-// their subnet. flanneld deletes the addresses of former subnets only.
+// before it rejoined the cluster, or with another foreign one, such as the right one
+// with another prefix length. The bridge plugin does not change the address of an
+// existing bridge, so that new pods have no gateway in their subnet. flanneld deletes
+// the addresses of former subnets only.
 func bridgeAddress(s Snapshot) Finding {
 	const pods = "--field-selector spec.hostNetwork=false,spec.nodeName=NODE"
 	own := s.subnets()
@@ -170,7 +171,8 @@ func bridgeAddress(s Snapshot) Finding {
 		for _, in := range s.Interfaces.Value.Interfaces {
 			for _, a := range in.Addrs {
 				switch text := a.IP.String(); {
-				case in.Index != b.Index || a.IP.IsLinkLocalUnicast() || s.isOwn(a.IP):
+				case in.Index != b.Index || a.IP.IsLinkLocalUnicast():
+				case s.isOwn(a.IP) && (slices.Contains(own, a.Net) || !a.Net.IsValid()):
 				case s.isFormerGateway(a):
 					former = append(former, text)
 				case a.Net.IsValid():
