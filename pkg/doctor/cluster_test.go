@@ -17,6 +17,27 @@ func TestClusterChecks(t *testing.T) {
 			s.CNI.Value.Plugins = map[string]bool{"bridge": true, "portmap": true, "host-local": false}
 		}},
 		{"FL302", Skipped, "", func(s *Snapshot) { s.CNI.Value.Plugins = nil }},
+		{"FL302", OK, "flannel, bridge, dhcp", func(s *Snapshot) {
+			s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","ipam":{"type":"dhcp"}}`})
+			s.CNI.Value.Plugins = map[string]bool{"flannel": true, "bridge": true, "dhcp": true}
+		}},
+		{"FL302", Fail, "dhcp", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","ipam":{"type":"dhcp"}}`}) }},
+		{"FL302", OK, "flannel, ptp, host-local", func(s *Snapshot) {
+			s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","ipam":{"dataDir":"/x"},"delegate":{"type":"ptp"}}`})
+			s.CNI.Value.Plugins["ptp"] = true
+		}},
+		{"FL302", OK, "flannel, vlan, dhcp, bridge, host-local", func(s *Snapshot) { // beside flannel, with another IPAM
+			s.files(CNIFile{"10-flannel.conflist", `{"plugins":[{"type":"vlan","ipam":{"type":"dhcp"}},{"type":"flannel"}]}`})
+			s.CNI.Value.Plugins["vlan"], s.CNI.Value.Plugins["dhcp"] = true, true
+		}},
+		{"FL302", Fail, "10-flannel.conf ipam", func(s *Snapshot) {
+			s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"ipam":{"type":"host-local"}}}`})
+		}},
+		{"FL302", Fail, "10-flannel.conf ipam", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"IPAM":null}}`}) }},
+		{"FL302", Fail, "10-flannel.conf name", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"name":"x"}}`}) }},
+		{"FL302", OK, "flannel, bridge", func(s *Snapshot) { // it is flannel that refuses them
+			s.files(CNIFile{"10-flannel.conflist", `{"plugins":[{"type":"flannel"},{"type":"bridge","delegate":{"name":"x","ipam":{}}}]}`})
+		}},
 		{"FL303", Warn, "/opt/cni bin_dir /etc/containerd/config.toml", func(s *Snapshot) { s.CNI.Value.Problem = "/opt/cni (bin_dir in /etc/containerd/config.toml)" }},
 
 		{"FL401", Fail, "podCIDR", func(s *Snapshot) { s.Cluster.PodCIDRs = Known[[]string](nil) }},

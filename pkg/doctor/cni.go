@@ -18,7 +18,7 @@ func cniChecks() []Check {
 		{"FL301", "the first CNI configuration is flannel's",
 			"the first CNI configuration is not flannel's", anySystem, needs{cniKnown}, cniConf},
 		{"FL302", "the CNI plugins that the configuration calls are installed",
-			"CNI plugins that the configuration calls are not installed", anySystem, needs{cniKnown, confCallsFlannel}, cniPlugins},
+			"CNI plugins that the configuration calls are not installed, or its delegate is invalid", anySystem, needs{cniKnown, confCallsFlannel}, cniPlugins},
 		{"FL303", "containerd's directories for CNI exist",
 			"containerd's directories for CNI do not exist, or its configuration cannot be read", anySystem, needs{cniKnown}, cniDirs},
 	}
@@ -28,14 +28,22 @@ func cniChecks() []Check {
 // The format is defined by the CNI specification and by the flannel plugin's
 // documentation (cni.dev).
 type plugin struct {
-	Name         string `json:"name"` // of the network
-	Type         string `json:"type"`
-	Bridge       string `json:"bridge"`
-	SubnetFile   string `json:"subnetFile"` // of the flannel plugin; "": defaultSubnetFile
-	IPAM         struct{ Type string }
+	Name         string                `json:"name"` // of the network
+	Type         string                `json:"type"`
+	Bridge       string                `json:"bridge"`
+	SubnetFile   string                `json:"subnetFile"` // of the flannel plugin; "": defaultSubnetFile
+	IPAM         struct{ Type string } `json:"ipam"`
 	DNS          struct{ Nameservers []any }
 	Capabilities map[string]any `json:"capabilities"`
-	Delegate     *plugin        `json:"delegate"`
+	Delegate     *delegate      `json:"delegate"`
+}
+
+// delegate is the configuration of a plugin that another one calls. The flannel plugin refuses
+// one with a name or ipam, also null.
+type delegate struct {
+	plugin
+	Name json.RawMessage `json:"name"`
+	IPAM json.RawMessage `json:"ipam"`
 }
 
 // parseCNI parses the content of a .conf file, which has one plugin, or a
@@ -207,7 +215,13 @@ func cniPlugins(s Snapshot) Finding {
 	if s.OS == "windows" {
 		install = "Run flanneld install-cni. Without --plugin-to it installs them where containerd looks (flanneld cni-dirs)."
 	}
-	_, plugins := s.flannelConf()
+	conf, plugins := s.flannelConf()
+	for _, p := range plugins {
+		if d := p.Delegate; p.Type == "flannel" && d != nil && (d.Name != nil || d.IPAM != nil) {
+			return fail("Remove both from delegate: the plugin sets the name, and the keys of ipam belong beside delegate.",
+				"the delegate in %s has name or ipam, which the plugin flannel refuses", conf.Name)
+		}
+	}
 	var problems, unknown []string
 	names := calledPlugins(plugins, s.OS)
 	for _, name := range names {
@@ -247,7 +261,8 @@ func cniDirs(s Snapshot) Finding {
 
 // calledPlugins returns the names of the programs that a configuration calls.
 // The flannel plugin calls the one that its delegate names (default on Linux:
-// bridge), and that calls an IPAM plugin (default: host-local).
+// bridge), and that calls an IPAM plugin: host-local, or on Linux another one that
+// flannel's configuration names.
 func calledPlugins(plugins []plugin, os string) []string {
 	var names []string
 	add := func(name string) {
@@ -257,16 +272,16 @@ func calledPlugins(plugins []plugin, os string) []string {
 	}
 	for _, p := range plugins {
 		add(p.Type)
-		add(p.IPAM.Type)
 		if p.Type != "flannel" {
+			add(p.IPAM.Type)
 			continue
 		}
 		delegate, ipam := "", "host-local"
 		if os == "linux" {
-			delegate = "bridge"
+			delegate, ipam = "bridge", cmp.Or(p.IPAM.Type, ipam)
 		}
 		if p.Delegate != nil {
-			delegate, ipam = cmp.Or(p.Delegate.Type, delegate), cmp.Or(p.Delegate.IPAM.Type, ipam)
+			delegate = cmp.Or(p.Delegate.Type, delegate)
 		}
 		add(delegate)
 		add(ipam)

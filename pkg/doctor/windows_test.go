@@ -200,6 +200,9 @@ func TestKubeProxyChecks(t *testing.T) {
 		{"FL511", OK, "", func(s *Snapshot) { s.Cluster.Services = Known([]netip.Prefix{pfx("10.96.0.0/12"), pfx("fd09::/112")}) }},
 		{"FL511", OK, "loopbackDSR pod-nat-refused", func(s *Snapshot) { runsKubeProxy(s, "--enable-dsr=true") }},
 		{"FL302", Fail, `C:\opt\cni\bin`, func(s *Snapshot) { s.CNI.Value.Plugins = nil }},
+		{"FL302", OK, "flannel, win-overlay, host-local", func(s *Snapshot) { // the plugin ignores it
+			s.files(CNIFile{"10-flannel.conf", `{"name":"flannel.4096","type":"flannel","ipam":{"type":"dhcp"},"delegate":{"type":"win-overlay"}}`})
+		}},
 		{"FL301", Warn, `C:\etc\cni\net.d`, func(s *Snapshot) { s.files() }},
 		{"FL511", Fail, "", func(s *Snapshot) {
 			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12"`, `"0.0.0.0/0"`, 1)})
