@@ -20,13 +20,13 @@ import (
 //
 //	the address is                 who deletes it
 //	the gateway of a former        flanneld, when no pod is on the bridge any more
-//	subnet of this node
+//	subnet in the subnet file
 //	any other, as of another       nobody: an operator must delete the bridge
 //	CNI configuration (foreign)
 type formerBridge struct {
 	name      string
 	addresses []netip.Prefix // all IPv4 ones that it has; that of the present subnet is missing
-	foreign   []netip.Prefix // those of addresses that are foreign
+	foreign   []netip.Prefix // those of addresses that flanneld does not delete
 }
 
 // findFormerBridge returns nil if the delegate can use its bridge, or creates it. former are
@@ -96,8 +96,8 @@ func (b *formerBridge) err(code uint, c *conf, d delegate) *types.Error {
 	advice := "delete the pods of this node that are not in the host's network, and flanneld corrects the bridge: " +
 		"kubectl delete pods -A --field-selector spec.hostNetwork=false,spec.nodeName=NODE"
 	if len(b.foreign) > 0 {
-		text = fmt.Sprintf("%s is of no former subnet in the subnet file; %s", join(b.foreign), text)
-		advice = fmt.Sprintf("flanneld does not change this bridge: remove any other CNI configuration that uses %[1]s, delete the pods "+
+		text = fmt.Sprintf("%s is the gateway of no former subnet in the subnet file; %s", join(b.foreign), text)
+		advice = fmt.Sprintf("flanneld does not delete this address: remove any other CNI configuration that uses %[1]s, delete the pods "+
 			"on it, which have addresses of its networks (kubectl get pods -A -o wide "+
 			"--field-selector spec.hostNetwork=false,spec.nodeName=NODE), and run 'ip link delete %[1]s'", b.name)
 	}

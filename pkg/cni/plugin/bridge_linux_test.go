@@ -54,7 +54,8 @@ func useFormerBridge(t *testing.T, version, bridge, former string, want []string
 			t.Fatal(err)
 		}
 	}
-	m.setEnv(strings.NewReplacer("10.5.72.1", "10.5.73.1", "42:1::1", "42:2::1").Replace(former) + "FLANNEL_FORMER_SUBNET=10.5.71.0/24,10.5.72.0/24\n")
+	env := strings.NewReplacer("10.5.72.1", "10.5.73.1", "42:1::1", "42:2::1").Replace(former)
+	m.setEnv(env + "FLANNEL_FORMER_SUBNET=10.5.71.0/24,10.5.72.0/24\n")
 	ownFormer := true // whether the daemon corrects the bridge when the pods have gone
 	refused := func(what string, code uint, err error, names ...string) {
 		t.Helper()
@@ -85,12 +86,18 @@ func useFormerBridge(t *testing.T, version, bridge, former string, want []string
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	for _, other := range []string{"10.88.0.1/16", "10.5.72.1/25"} { // of another configuration, such as containerd's example
+	ownFormer = false
+	for _, others := range [][]string{{"10.88.0.1/16"}, {"10.5.72.1/25"}, {"10.5.72.1/24", "10.88.0.1/16"}} { // such as of containerd's example
 		ip("addr", "flush", "dev", name, "scope", "global")
-		ip("addr", "add", other, "dev", name)
-		ownFormer = false
-		add(other)
+		for _, other := range others {
+			ip("addr", "add", other, "dev", name)
+		}
+		add(others...)
 	}
+	ip("addr", "flush", "dev", name, "scope", "global")
+	ip("addr", "add", "10.5.72.1/24", "dev", name)
+	m.setEnv(env) // without a list
+	add("10.5.72.1/24")
 	ip("addr", "flush", "dev", name, "scope", "global") // as the daemon does
 	if hasStatus {
 		m.must(m.cni.GetStatusNetworkList(t.Context(), m.list))

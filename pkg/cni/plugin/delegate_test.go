@@ -149,8 +149,9 @@ func TestParseSubnet(t *testing.T) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
-	quoted := "FLANNEL_NETWORK=\"10.5.0.0/16\"\r\nFLANNEL_SUBNET='10.5.72.1/24'\n  FLANNEL_MTU=0\nFLANNEL_IPMASQ=1\nOTHER=x"
-	if s, err := parseSubnet([]byte(quoted)); err != nil || len(s.families) != 1 || !s.ipMasq {
+	quoted := "FLANNEL_NETWORK=\"10.5.0.0/16\"\r\nFLANNEL_SUBNET='10.5.72.1/24'\n  FLANNEL_MTU=0\nFLANNEL_IPMASQ=1\nOTHER=x\n" +
+		"FLANNEL_FORMER_SUBNET=10.5.71.0/24,x,10.5.70.0/24"
+	if s, err := parseSubnet([]byte(quoted)); err != nil || len(s.families) != 1 || !s.ipMasq || join(s.former) != "10.5.71.0/24, 10.5.70.0/24" {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

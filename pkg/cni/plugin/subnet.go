@@ -87,7 +87,11 @@ func parseSubnet(raw []byte) (s subnetInfo, err error) {
 	} else if s.ipMasq, err = strconv.ParseBool(value); err != nil {
 		problem("FLANNEL_IPMASQ=%.40q is neither true nor false", value)
 	}
-	s.former, _ = parsePrefixes(values["FLANNEL_FORMER_SUBNET"], 32) // none if the list is missing or invalid
+	for item := range strings.SplitSeq(values["FLANNEL_FORMER_SUBNET"], ",") {
+		if p, err := parsePrefix(item, 32); err == nil { // else it is missing or invalid, and no pod needs it
+			s.former = append(s.former, p)
+		}
+	}
 	if len(problems) > 0 {
 		return subnetInfo{}, errors.New(strings.Join(problems, "; "))
 	}
