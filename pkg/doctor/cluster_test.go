@@ -30,11 +30,12 @@ func TestClusterChecks(t *testing.T) {
 			s.files(CNIFile{"10-flannel.conflist", `{"plugins":[{"type":"vlan","ipam":{"type":"dhcp"}},{"type":"flannel"}]}`})
 			s.CNI.Value.Plugins["vlan"], s.CNI.Value.Plugins["dhcp"] = true, true
 		}},
-		{"FL302", Fail, "10-flannel.conf ipam", func(s *Snapshot) {
+		{"FL302", Fail, "delegate.ipam 10-flannel.conf host-local missing", func(s *Snapshot) {
 			s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"ipam":{"type":"host-local"}}}`})
+			delete(s.CNI.Value.Plugins, "host-local")
 		}},
-		{"FL302", Fail, "10-flannel.conf ipam", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"IPAM":null}}`}) }},
-		{"FL302", Fail, "10-flannel.conf name", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"name":"x"}}`}) }},
+		{"FL302", Fail, "delegate.ipam 10-flannel.conf", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"IPAM":null}}`}) }},
+		{"FL302", Fail, "delegate.name 10-flannel.conf", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"name":"x"}}`}) }},
 		{"FL302", OK, "flannel, bridge", func(s *Snapshot) { // it is flannel that refuses them
 			s.files(CNIFile{"10-flannel.conflist", `{"plugins":[{"type":"flannel"},{"type":"bridge","delegate":{"name":"x","ipam":{}}}]}`})
 		}},

@@ -44,6 +44,9 @@ type delegate struct {
 	plugin
 	Name json.RawMessage `json:"name"`
 	IPAM json.RawMessage `json:"ipam"`
+	// Of the plugin bridge. nil: the flannel plugin sets it to true.
+	IsGateway                      *bool
+	IsDefaultGateway, ForceAddress bool
 }
 
 // parseCNI parses the content of a .conf file, which has one plugin, or a
@@ -216,12 +219,6 @@ func cniPlugins(s Snapshot) Finding {
 		install = "Run flanneld install-cni. Without --plugin-to it installs them where containerd looks (flanneld cni-dirs)."
 	}
 	conf, plugins := s.flannelConf()
-	for _, p := range plugins {
-		if d := p.Delegate; p.Type == "flannel" && d != nil && (d.Name != nil || d.IPAM != nil) {
-			return fail("Remove both from delegate: the plugin sets the name, and the keys of ipam belong beside delegate.",
-				"the delegate in %s has name or ipam, which the plugin flannel refuses", conf.Name)
-		}
-	}
 	var problems, unknown []string
 	names := calledPlugins(plugins, s.OS)
 	for _, name := range names {
@@ -235,7 +232,15 @@ func cniPlugins(s Snapshot) Finding {
 			problems = append(problems, name+" is not executable")
 		}
 	}
+	refused := refusedKeys(plugins)
 	switch {
+	case len(refused) > 0:
+		const fix = "Remove it: the plugin flannel sets the name, and the keys of ipam belong beside delegate."
+		seen := fmt.Sprintf("the plugin flannel refuses %s in %s", strings.Join(refused, " and "), conf.Name)
+		if len(problems) == 0 || s.CNI.Value.Plugins == nil {
+			return fail(fix, "%s", seen)
+		}
+		return fail(fix+" "+install, "%s; in %s: %s", seen, s.CNI.Value.BinDir, several(problems))
 	case len(problems) == 0 && len(unknown) > 0:
 		return undecidable("not known whether there is %s", several(unknown))
 	case s.CNI.Value.Plugins == nil && s.OS == "windows": // nil: no directory of BinDir was read
@@ -247,6 +252,21 @@ func cniPlugins(s Snapshot) Finding {
 		return fail(install, "in %s: %s", s.CNI.Value.BinDir, several(problems))
 	}
 	return ok("%s", strings.Join(names, ", "))
+}
+
+// refusedKeys returns the keys of the delegate that the flannel plugin refuses.
+func refusedKeys(plugins []plugin) (keys []string) {
+	for _, p := range plugins {
+		if d := p.Delegate; p.Type == "flannel" && d != nil {
+			if d.Name != nil {
+				keys = append(keys, "delegate.name")
+			}
+			if d.IPAM != nil {
+				keys = append(keys, "delegate.ipam")
+			}
+		}
+	}
+	return keys
 }
 
 // cniDirs finds directories that containerd's configuration names and that do not
