@@ -203,6 +203,7 @@ func TestPartlyRead(t *testing.T) {
 			n.Backend, n.Devices, s.Linux.Devices = "host-gw", n.Devices[:1], Unknown[[]Device]("denied")
 		}},
 		{"FL106", OK, "subnet file malformed", func(s *Snapshot) { s.Env, s.EnvMalformed = Unknown[subnet.Env]("x"), true }},
+		{"FL207", Fail, "10.5.9.1/24 denied", func(s *Snapshot) { s.onBridge("10.5.9.1/24"); s.Env = Unknown[subnet.Env]("denied") }},
 		{"FL208", Skipped, "malformed", func(s *Snapshot) { s.Env, s.EnvMalformed = Unknown[subnet.Env]("x"), true }},
 		{"FL208", Skipped, "FLANNEL_MTU", func(s *Snapshot) { s.Env.Value.MTU = 0 }},
 		{"FL301", Undecided, "10-flannel.conflist denied", func(s *Snapshot) {

@@ -3,10 +3,13 @@ package doctor
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"flannel/internal/test/logtest"
+	"flannel/pkg/status"
 	"flannel/pkg/underlay"
+	"flannel/subnet"
 )
 
 // foreign adds the bridge cni0 of somebody else, with another MTU and a pod, beside mybr.
@@ -18,25 +21,107 @@ func (s *Snapshot) foreign() {
 	s.Linux.Managers = Known([]LinkManager{{"NetworkManager", true, []string{"cni0"}}})
 }
 
-// Only of the subnets in FLANNEL_FORMER_SUBNET and FLANNEL_FORMER_IPV6_SUBNET does flanneld free the bridge. To get rid
-// of any other address, the bridge must be deleted.
+// onBridge gives cni0 these addresses, "10.5.3.1/24", instead of its own.
+func (s *Snapshot) onBridge(addrs ...string) {
+	in := &s.Interfaces.Value.Interfaces[1]
+	in.Addrs = nil
+	for _, text := range addrs {
+		a := underlay.Addr{IP: pfx(text).Addr(), Net: pfx(text).Masked(), Host: pfx(text).IsSingleIP()}
+		if a.Host { // as the kernel's are read
+			a.Net = netip.Prefix{}
+		}
+		in.Addrs = append(in.Addrs, a)
+	}
+}
+
+// dualStack gives the node a subnet of IPv6, too.
+func dualStack() Snapshot {
+	s := healthy()
+	reportOf(&s).Node.Networks = append(reportOf(&s).Node.Networks, status.Network{Network: pfx("fd05::/48"), Subnet: pfx("fd05::/64")})
+	return s
+}
+
+func TestBridgeAddress(t *testing.T) {
+	checkAll(t, dualStack, []testCase{
+		{"FL207", OK, "10.5.3.0/24 fd05::/64", func(s *Snapshot) { s.onBridge("10.5.3.1/24", "fd05::1/64", "fe80::1/64") }},
+		{"FL207", OK, "", func(s *Snapshot) { s.onBridge() }}, // the next pod gives it both
+		{"FL207", OK, "", func(s *Snapshot) { s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.5.3.1")}} }},
+		{"FL207", Fail, "mybr 10.9.0.1/24", func(s *Snapshot) {
+			s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"bridge":"mybr"}}`})
+			s.changeDevice("cni0", func(d *Device) { d.Name = "mybr" })
+			s.onBridge("10.9.0.1/24")
+		}},
+		// The plugin bridge wants the gateway with exactly this length.
+		{"FL207", Fail, "10.5.3.1/23 10.5.3.0/24", func(s *Snapshot) { s.onBridge("10.5.3.1/23") }},
+		{"FL207", Fail, "10.5.3.1/32 10.5.3.0/24", func(s *Snapshot) { s.onBridge("10.5.3.1/32") }},
+		{"FL207", Fail, "10.5.3.2/24 10.5.3.0/24", func(s *Snapshot) { s.onBridge("10.5.3.2/24") }},
+		{"FL207", Fail, "169.254.7.1/16 10.5.3.0/24", func(s *Snapshot) { s.onBridge("169.254.7.1/16") }},
+		{"FL207", Fail, "fd05::1/80 fd05::/64", func(s *Snapshot) { s.onBridge("10.5.3.1/24", "fd05::1/80") }},
+		// These hinder no pod.
+		{"FL207", Warn, "10.5.9.1/24 10.5.3.0/24", func(s *Snapshot) { s.onBridge("10.5.3.1/24", "10.5.9.1/24") }},
+		{"FL207", Warn, "fd09::1/64 fd05::/64", func(s *Snapshot) { s.onBridge("fd09::1/64") }},
+		// With these the plugin bridge does not compare the address, or the bridge has none.
+		{"FL207", Skipped, "dhcp", func(s *Snapshot) { s.delegates(`"ipam":{"type":"dhcp"}`) }},
+		{"FL207", Skipped, "forceAddress", func(s *Snapshot) { s.delegates(`"delegate":{"forceAddress":true}`) }},
+		{"FL207", Skipped, "isGateway", func(s *Snapshot) { s.delegates(`"delegate":{"isGateway":false}`) }},
+		{"FL207", Fail, "10.9.0.1/24", func(s *Snapshot) { s.delegates(`"delegate":{"isGateway":false,"isDefaultGateway":true}`) }},
+		{"FL207", Fail, "10.9.0.1/24", func(s *Snapshot) { s.delegates(`"ipam":{"type":"host-local"},"delegate":{"isGateway":true}`) }},
+	})
+}
+
+// delegates gives the flannel plugin these keys, and cni0 a foreign address.
+func (s *Snapshot) delegates(keys string) {
+	s.files(CNIFile{"10-flannel.conf", `{"type":"flannel",` + keys + `}`})
+	s.onBridge("10.9.0.1/24")
+}
+
+// flanneld deletes the gateways of the former subnets in the subnet file, and no other address of the bridge.
 func TestAddressOfOthers(t *testing.T) {
-	for address, ownFormer := range map[string]bool{
-		"10.5.9.1/24": true, "10.5.8.1/24": true, "fd05:9::1/64": true,
-		"10.5.9.1/25": false, "10.5.9.2/24": false, "10.88.0.1/16": false, "fd05:8::1/64": false,
+	const (
+		pods    = "flanneld then deletes"
+		bridge  = "run ip link delete cni0"
+		address = "ip address delete "
+		reread  = "FL103"
+	)
+	for name, c := range map[string]struct {
+		fix   string
+		addrs []string
+		env   Fact[subnet.Env]
+	}{
+		"former":                   {pods, []string{"10.5.9.1/24"}, former},
+		"the one before":           {pods, []string{"10.5.8.1/24"}, former},
+		"former, own IPv6":         {pods, []string{"10.5.9.1/24", "fd05::1/64"}, former},
+		"another length":           {bridge, []string{"10.5.9.1/25"}, former},
+		"no gateway":               {bridge, []string{"10.5.9.2/24"}, former},
+		"of another configuration": {bridge, []string{"10.88.0.1/16"}, former},
+		"former and foreign":       {bridge, []string{"10.5.9.1/24", "10.88.0.1/16"}, former},
+		"foreign, own IPv6":        {address + "10.88.0.1/16 dev cni0", []string{"10.88.0.1/16", "fd05::1/64"}, former},
+		"foreign, own IPv4":        {address + "fd05::1/80 dev cni0", []string{"10.5.3.1/24", "fd05::1/80"}, former},
+		"additional":               {address + "10.88.0.1/16 dev cni0", []string{"10.5.3.1/24", "10.88.0.1/16"}, former},
+		"IPv6 of another network":  {address + "fd09::1/64 dev cni0", []string{"fd09::1/64"}, former},
+		"unread":                   {reread, []string{"10.5.9.1/24"}, Unknown[subnet.Env]("denied")},
+		"no file":                  {reread, []string{"10.5.9.1/24"}, Known(subnet.Env{})},
 	} {
-		s := healthy()
-		s.Env.Value.FormerV4 = []netip.Prefix{pfx("10.5.8.0/24"), pfx("10.5.9.0/24")}
-		s.Env.Value.FormerV6 = []netip.Prefix{pfx("fd05:9::/64")}
-		former, other := underlay.Addr{IP: addr("10.5.9.1")}, pfx(address)
-		s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{former, {IP: other.Addr(), Net: other.Masked()}}
+		s := dualStack()
+		s.Env = c.env
+		s.onBridge(c.addrs...)
 		r := find(t, Examine(s), "FL207")
-		if r.Verdict != Fail || logtest.Names(r.Fix, "flanneld then deletes") != ownFormer ||
-			logtest.Names(r.Fix, "FLANNEL_FORMER_SUBNET", "ip link delete cni0") == ownFormer || logtest.Names(r.Seen, other.String()) == ownFormer {
-			t.Errorf("%s: %s, %q, %q", address, r.Verdict, r.Seen, r.Fix)
+		for _, fix := range []string{pods, bridge, address, reread} {
+			if want := strings.HasPrefix(c.fix, fix); logtest.Names(r.Fix, fix) != want || want && !logtest.Names(r.Fix, c.fix) {
+				t.Errorf("%s: %s, %q, %q, want %q", name, r.Verdict, r.Seen, r.Fix, c.fix)
+			}
+		}
+		for _, a := range c.addrs {
+			if isOwn := a == "10.5.3.1/24" || a == "fd05::1/64"; logtest.Names(r.Seen, a) == isOwn {
+				t.Errorf("%s: %q names %s: %t", name, r.Seen, a, !isOwn)
+			}
 		}
 	}
 }
+
+// former is the subnet file of a node that had other subnets.
+var former = Known(subnet.Env{V4Network: pfx("10.5.0.0/16"), V4Subnet: pfx("10.5.3.0/24"), V6Network: pfx("fd05::/48"), V6Subnet: pfx("fd05::/64"), MTU: 1450,
+	FormerV4: []netip.Prefix{pfx("10.5.8.0/24"), pfx("10.5.9.0/24")}, FormerV6: []netip.Prefix{pfx("fd05:9::/64")}})
 
 // The pods' bridge is that of the CNI configuration with the daemon's subnet file. Another one, such as the cni0 of
 // containerd's example configuration, or that of another flanneld on the host, is not judged.

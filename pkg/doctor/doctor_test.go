@@ -340,24 +340,6 @@ func TestSystemChecks(t *testing.T) {
 		{"FL206", OK, "flannel.1", func(s *Snapshot) {
 			s.Linux.Managers = Known([]LinkManager{{"NetworkManager", false, []string{"flannel.1"}}})
 		}},
-		{"FL207", Fail, "cni0 10.5.9.1 10.5.3.0/24", func(s *Snapshot) {
-			s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.5.3.1")}, {IP: addr("10.5.9.1")}}
-		}},
-		{"FL207", Fail, "mybr 10.9.0.1", func(s *Snapshot) {
-			s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"bridge":"mybr"}}`})
-			s.changeDevice("cni0", func(d *Device) { d.Name = "mybr" })
-			s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.9.0.1")}}
-		}},
-		{"FL207", Fail, "10.5.3.1/23 10.5.3.0/24", func(s *Snapshot) { // the plugin bridge refuses another length
-			s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.5.3.1"), Net: pfx("10.5.2.0/23")}}
-		}},
-		{"FL207", Fail, "fd05::1/80 fd05::/64", func(s *Snapshot) {
-			reportOf(s).Node.Networks = append(reportOf(s).Node.Networks, status.Network{Network: pfx("fd05::/48"), Subnet: pfx("fd05::/64")})
-			s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.5.3.1")}, {IP: addr("fd05::1"), Net: pfx("fd05::/80")}}
-		}},
-		{"FL207", OK, "10.5.3.0/24", func(s *Snapshot) {
-			s.Interfaces.Value.Interfaces[1].Addrs = []underlay.Addr{{IP: addr("10.5.3.1"), Net: pfx("10.5.3.0/24")}}
-		}},
 		{"FL208", Warn, "FLANNEL_MTU 1450 cni0 1500 veth1", func(s *Snapshot) {
 			s.changeDevice("cni0", func(d *Device) { d.MTU = 1500 })
 			s.changeDevice("veth1", func(d *Device) { d.MTU = 1500 })

@@ -27,7 +27,7 @@ func linuxChecks() []Check {
 		{"FL206", "no other program manages flanneld's devices",
 			"another program manages flanneld's devices", linux, needs{devicesKnown}, unmanagedDevices},
 		{"FL207", "the pods' bridge has an address of this node's subnet",
-			"the pods' bridge has an address outside of this node's subnet", linux, needs{devicesKnown, interfacesKnown, bridgeExists, subnetKnown}, bridgeAddress},
+			"the pods' bridge has another address than this node's subnet gives it", linux, needs{devicesKnown, interfacesKnown, bridgeExists, gatewayNeeded, subnetKnown}, bridgeAddress},
 		{"FL208", "the pods' bridge and interfaces have the MTU of the subnet file",
 			"the pods' bridge or interfaces have another MTU than the subnet file", linux, needs{devicesKnown, podMTUKnown, bridgeExists}, podMTU},
 		{"FL209", "every WireGuard peer to which packets were sent has answered",
@@ -158,51 +158,101 @@ func (s Snapshot) bridges() []Device {
 	return slices.DeleteFunc(slices.Clone(s.Linux.Devices.Value), func(d Device) bool { return d.Type != "bridge" || d.Name != name })
 }
 
-// bridgeAddress finds a bridge with an address of the subnet that the node had
-// before it rejoined the cluster, or with another foreign one, such as the right one
-// with another prefix length. The bridge plugin does not change the address of an
-// existing bridge, so that new pods have no gateway in their subnet. flanneld deletes
-// the addresses of former subnets only.
+// bridgeAddress finds other addresses of the pods' bridge than the gateways of this node's
+// subnets: of a subnet that the node had before it rejoined the cluster, or foreign ones, such as
+// of another CNI configuration, or the right one with another prefix length. The bridge plugin
+// does not change the address of an existing bridge, so that new pods have no gateway in their
+// subnet.
 func bridgeAddress(s Snapshot) Finding {
 	const pods = "--field-selector spec.hostNetwork=false,spec.nodeName=NODE"
-	own := s.subnets()
+	own := join(s.subnets()...)
 	for _, b := range s.bridges() {
-		var former, foreign []string
-		for _, in := range s.Interfaces.Value.Interfaces {
-			for _, a := range in.Addrs {
-				switch text := a.IP.String(); {
-				case in.Index != b.Index || a.IP.IsLinkLocalUnicast():
-				case s.isOwn(a.IP) && (slices.Contains(own, a.Net) || !a.Net.IsValid()):
-				case s.isFormerGateway(a):
-					former = append(former, text)
-				case a.Net.IsValid():
-					foreign = append(foreign, fmt.Sprintf("%s/%d", text, a.Net.Bits()))
-				default:
-					foreign = append(foreign, text)
-				}
-			}
-		}
+		a := s.bridgeAddresses(b)
+		refusing := slices.Concat(a.former, a.foreign)
+		unread := subnetFileExists(s)
 		switch {
-		case len(foreign) > 0:
-			return fail("flanneld deletes only the addresses of the subnets in FLANNEL_FORMER_SUBNET and FLANNEL_FORMER_IPV6_SUBNET of "+
-				"the subnet file. Remove any other CNI configuration that uses "+b.Name+", delete the pods on it, which have addresses "+
-				"of its networks (in Kubernetes: kubectl get pods -A -o wide "+pods+"), and run ip link delete "+b.Name+".",
-				"%s has %s, but this node's subnet is %s", b.Name, several(foreign), join(own...))
-		case len(former) > 0:
+		case len(refusing) > 0 && unread.Verdict != "":
+			return fail("See FL103, and run the doctor again: what to do depends on the former subnets in the subnet file.",
+				"%s has %s, but this node's subnet is %s; %s", b.Name, several(refusing), own, unread.Seen)
+		case len(a.foreign) > 0 && !a.hasOwn:
+			return fail("flanneld does not delete this address. Remove any other CNI configuration that uses "+b.Name+", delete the pods "+
+				"on it, which have addresses of its networks (in Kubernetes: kubectl get pods -A -o wide "+pods+"), and run ip link delete "+b.Name+".",
+				"%s has %s, but this node's subnet is %s; %s is the gateway of no former subnet in the subnet file",
+				b.Name, several(refusing), own, several(a.foreign))
+		case len(a.former) > 0:
 			return fail("Delete its pods, which are of an earlier subnet; in Kubernetes: kubectl delete pods -A "+pods+
 				". flanneld then deletes the address; without it, ip link delete "+b.Name+".",
-				"%s has %s, but this node's subnet is %s", b.Name, several(former), join(own...))
+				"%s has %s, but this node's subnet is %s", b.Name, several(a.former), own)
+		case len(a.foreign)+len(a.harmless) > 0:
+			verdict := warn
+			if len(a.foreign) > 0 {
+				verdict = fail
+			}
+			var commands []string
+			others := slices.Concat(a.foreign, a.harmless)
+			for _, o := range others {
+				commands = append(commands, "ip address delete "+o+" dev "+b.Name)
+			}
+			return verdict("Pods of this node's subnet do not need it. When nothing else does, run "+several(commands)+".",
+				"%s has also %s, but this node's subnet is %s", b.Name, several(others), own)
 		}
 	}
-	return ok("%s", join(own...))
+	return ok("%s", own)
 }
 
-// isFormerGateway reports whether an address is that of the pods' bridge in a subnet that
-// this node had before, by the subnet file.
-func (s Snapshot) isFormerGateway(a underlay.Addr) bool {
-	return slices.ContainsFunc(slices.Concat(s.Env.Value.FormerV4, s.Env.Value.FormerV6), func(p netip.Prefix) bool {
-		return a.IP == dataplane.GatewayOf(p).Addr() && (a.Net == p || !a.Net.IsValid())
+// bridgeAddresses are the addresses of the pods' bridge other than link-local IPv6 ones.
+type bridgeAddresses struct {
+	hasOwn   bool     // it has the gateway of a subnet of this node
+	former   []string // because of them the bridge plugin refuses new pods; gateways of former subnets, by the subnet file
+	foreign  []string // the same, but of no former subnet, so that flanneld does not delete them
+	harmless []string // all others: the bridge has the right gateway beside them, or gets it with the next pod
+}
+
+func (s Snapshot) bridgeAddresses(bridge Device) (all bridgeAddresses) {
+	var addrs []underlay.Addr
+	for _, in := range s.Interfaces.Value.Interfaces {
+		if in.Index == bridge.Index {
+			addrs = in.Addrs
+		}
+	}
+	missing := slices.DeleteFunc(s.subnets(), func(p netip.Prefix) bool {
+		return slices.ContainsFunc(addrs, func(a underlay.Addr) bool { return isGateway(a, p) })
 	})
+	all.hasOwn = len(missing) < len(s.subnets())
+	for _, a := range addrs {
+		isGatewayOf := func(p netip.Prefix) bool { return isGateway(a, p) }
+		// For IPv4 the bridge plugin refuses any other address, for IPv6 one in the same network.
+		refuses := func(p netip.Prefix) bool {
+			return a.IP.Is4() && p.Addr().Is4() || p.Contains(a.IP) || p.Overlaps(a.Net)
+		}
+		switch text := withLength(a); {
+		case a.IP.Is6() && a.IP.IsLinkLocalUnicast(), slices.ContainsFunc(s.subnets(), isGatewayOf):
+		case !slices.ContainsFunc(missing, refuses):
+			all.harmless = append(all.harmless, text)
+		case slices.ContainsFunc(slices.Concat(s.Env.Value.FormerV4, s.Env.Value.FormerV6), isGatewayOf):
+			all.former = append(all.former, text)
+		default:
+			all.foreign = append(all.foreign, text)
+		}
+	}
+	return all
+}
+
+// isGateway reports whether an address is that of the pods' bridge in a subnet. Its prefix
+// length is not always known.
+func isGateway(a underlay.Addr, subnet netip.Prefix) bool {
+	return a.IP == dataplane.GatewayOf(subnet).Addr() && (a.Net == subnet.Masked() || !a.Net.IsValid() && !a.Host)
+}
+
+// withLength returns an address with its prefix length, if that is known.
+func withLength(a underlay.Addr) string {
+	switch {
+	case a.Net.IsValid():
+		return netip.PrefixFrom(a.IP, a.Net.Bits()).String()
+	case a.Host:
+		return netip.PrefixFrom(a.IP, a.IP.BitLen()).String()
+	}
+	return a.IP.String()
 }
 
 // peersAnswer finds peers without a handshake. WireGuard does not tell why: it ignores

@@ -171,6 +171,21 @@ func confCallsBridge(s Snapshot) Finding {
 	return unless(found, s.noConf(s.ofSubnetFile()))
 }
 
+// gatewayNeeded skips a check of the bridge's address if the bridge plugin accepts any.
+func gatewayNeeded(s Snapshot) Finding {
+	own, _ := s.ownPlugin()
+	d := own.Delegate
+	switch ipam := own.IPAM.Type; {
+	case ipam != "" && ipam != "host-local":
+		return skip("the addresses of pods are those of the IPAM plugin %s", ipam)
+	case d != nil && d.ForceAddress:
+		return skip("with forceAddress the plugin bridge replaces the bridge's address")
+	case d != nil && d.IsGateway != nil && !*d.IsGateway && !d.IsDefaultGateway:
+		return skip("without isGateway the bridge has no address")
+	}
+	return Finding{}
+}
+
 func hnsNetworkExists(s Snapshot) Finding {
 	_, _, found := s.hns()
 	return unless(found, because("no HNS network is known to be flanneld's", leaseKnown(s)))
