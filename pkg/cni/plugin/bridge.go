@@ -14,18 +14,19 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// formerBridge is a bridge with an IPv4 address of another subnet than the node's. The
-// delegate, the plugin bridge, replaces such an address only with its option forceAddress.
-// (It adds an IPv6 address to those of other networks.)
+// formerBridge is a bridge whose first IPv4 address is not the gateway of the node's subnet. The
+// delegate, the plugin bridge, looks for the gateway in the kernel's order, and refuses new pods
+// at another IPv4 address; with its option forceAddress it replaces that address. (It adds an
+// IPv6 address to those of other networks.)
 //
 //	the address is                 who deletes it
 //	the gateway of a former        flanneld, when no pod is on the bridge any more
 //	subnet in the subnet file
-//	any other, as of another       nobody: an operator must delete the bridge
+//	any other, as of another       an operator
 //	CNI configuration (foreign)
 type formerBridge struct {
 	name      string
-	addresses []netip.Prefix // all IPv4 ones that it has; that of the present subnet is missing
+	addresses []netip.Prefix // the IPv4 ones before the gateway, all if that is missing
 	foreign   []netip.Prefix // those of addresses that flanneld does not delete
 }
 
@@ -43,8 +44,11 @@ func findFormerBridge(d delegate, former []netip.Prefix) *formerBridge {
 	}
 	b := &formerBridge{name: cmp.Or(conf.Bridge, "cni0")}
 	for _, s := range d.subnets() { // one of IPv4 at most
-		if have := b.addresses4(); s.Addr().Is4() && !slices.Contains(have, gatewayOf(s)) {
-			b.addresses = have
+		if s.Addr().Is4() {
+			b.addresses = b.addresses4()
+			if i := slices.Index(b.addresses, gatewayOf(s)); i >= 0 {
+				b.addresses = b.addresses[:i]
+			}
 		}
 	}
 	if len(b.addresses) == 0 {
@@ -63,7 +67,8 @@ func gatewayOf(subnet netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits())
 }
 
-// addresses4 returns the bridge's IPv4 addresses, none if there is no such bridge.
+// addresses4 returns the bridge's IPv4 addresses in the kernel's order, none if there is no such
+// bridge.
 func (b *formerBridge) addresses4() (all []netip.Prefix) {
 	link, err := net.InterfaceByName(b.name)
 	if err != nil {
@@ -96,10 +101,16 @@ func (b *formerBridge) err(code uint, c *conf, d delegate) *types.Error {
 	advice := "delete the pods of this node that are not in the host's network, and flanneld corrects the bridge: " +
 		"kubectl delete pods -A --field-selector spec.hostNetwork=false,spec.nodeName=NODE"
 	if len(b.foreign) > 0 {
-		text = fmt.Sprintf("%s is the gateway of no former subnet in the subnet file; %s", join(b.foreign), text)
-		advice = fmt.Sprintf("flanneld does not delete this address: remove any other CNI configuration that uses %[1]s, delete the pods "+
-			"on it, which have addresses of its networks (kubectl get pods -A -o wide "+
-			"--field-selector spec.hostNetwork=false,spec.nodeName=NODE), and run 'ip link delete %[1]s'", b.name)
+		text = fmt.Sprintf("no former subnet in the subnet file has as its gateway: %s, which flanneld does not delete; %s",
+			join(b.foreign), text)
+		var commands []string
+		for _, a := range b.foreign {
+			commands = append(commands, fmt.Sprintf("ip address delete %s dev %s", a, b.name))
+		}
+		advice = fmt.Sprintf("remove any other CNI configuration that uses %s, delete the pods that have addresses outside %s "+
+			"(kubectl get pods -A -o wide --field-selector spec.hostNetwork=false,spec.nodeName=NODE shows the addresses), "+
+			"and run '%s'",
+			b.name, join(d.subnets()), strings.Join(commands, "; "))
 	}
 	return &types.Error{
 		Code:    code,

@@ -3,6 +3,7 @@ package plugin
 import (
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,13 +57,21 @@ func useFormerBridge(t *testing.T, version, bridge, former string, want []string
 	}
 	env := strings.NewReplacer("10.5.72.1", "10.5.73.1", "42:1::1", "42:2::1").Replace(former)
 	m.setEnv(env + "FLANNEL_FORMER_SUBNET=10.5.71.0/24,10.5.72.0/24\n")
-	ownFormer := true // whether the daemon corrects the bridge when the pods have gone
+	ownFormer := true    // whether the daemon corrects the bridge when the pods have gone
+	var foreign []string // the addresses that it does not delete
 	refused := func(what string, code uint, err error, names ...string) {
 		t.Helper()
 		var e *types.Error
 		if !errors.As(err, &e) || e.Code != code || !logtest.Names(e.Msg, append(names, name)...) || !logtest.Names(e.Details, "spec.nodeName") ||
-			logtest.Names(e.Details, "flanneld corrects") != ownFormer || logtest.Names(e.Details, "ip link delete "+name) == ownFormer {
+			logtest.Names(e.Details, "flanneld corrects") != ownFormer || logtest.Names(e.Details, "ip link delete") {
 			t.Errorf("%s: %+v", what, err)
+			return
+		}
+		for _, address := range append(slices.Clone(names), "10.5.72.1/24", "10.5.73.1/24") {
+			isForeign := slices.Contains(foreign, address)
+			if logtest.Names(e.Details, "ip address delete "+address+" dev "+name) != isForeign {
+				t.Errorf("%s: %q has a command for %s: %t", what, e.Details, address, !isForeign)
+			}
 		}
 	}
 	hasStatus := version == "1.1.0"
@@ -86,18 +95,32 @@ func useFormerBridge(t *testing.T, version, bridge, former string, want []string
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	ownFormer = false
-	for _, others := range [][]string{{"10.88.0.1/16"}, {"10.5.72.1/25"}, {"10.5.72.1/24", "10.88.0.1/16"}} { // such as of containerd's example
+	give := func(addresses ...string) {
+		t.Helper()
 		ip("addr", "flush", "dev", name, "scope", "global")
-		for _, other := range others {
-			ip("addr", "add", other, "dev", name)
+		for _, a := range addresses {
+			ip("addr", "add", a, "dev", name)
 		}
+	}
+	ownFormer = false
+	const own, ofFormer, other = "10.5.73.1/24", "10.5.72.1/24", "10.88.0.1/16" // other: as of containerd's example
+	for _, addresses := range [][]string{{other}, {"10.5.72.1/25"}, {ofFormer, other}, {other, own}, {other, ofFormer, own}} {
+		give(addresses...)
+		others := slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return a == own })
+		foreign = slices.DeleteFunc(slices.Clone(others), func(a string) bool { return a == ofFormer })
 		add(others...)
 	}
-	ip("addr", "flush", "dev", name, "scope", "global")
-	ip("addr", "add", "10.5.72.1/24", "dev", name)
 	m.setEnv(env) // without a list
-	add("10.5.72.1/24")
+	give(ofFormer)
+	foreign = []string{ofFormer}
+	add(ofFormer)
+	give(own, other) // the delegate finds its own before the other
+	_, err := m.add(t.Context(), runtime("new"))
+	m.must(err)
+	m.must(m.cni.DelNetworkList(t.Context(), m.list, runtime("new")))
+	if hasStatus {
+		m.must(m.cni.GetStatusNetworkList(t.Context(), m.list))
+	}
 	ip("addr", "flush", "dev", name, "scope", "global") // as the daemon does
 	if hasStatus {
 		m.must(m.cni.GetStatusNetworkList(t.Context(), m.list))
