@@ -3,7 +3,6 @@ package doctor
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"flannel/internal/test/logtest"
@@ -38,6 +37,7 @@ func (s *Snapshot) onBridge(addrs ...string) {
 func dualStack() Snapshot {
 	s := healthy()
 	reportOf(&s).Node.Networks = append(reportOf(&s).Node.Networks, status.Network{Network: pfx("fd05::/48"), Subnet: pfx("fd05::/64")})
+	s.Env.Value.V6Network, s.Env.Value.V6Subnet = pfx("fd05::/48"), pfx("fd05::/64")
 	return s
 }
 
@@ -57,7 +57,13 @@ func TestBridgeAddress(t *testing.T) {
 		{"FL207", Fail, "10.5.3.2/24 10.5.3.0/24", func(s *Snapshot) { s.onBridge("10.5.3.2/24") }},
 		{"FL207", Fail, "169.254.7.1/16 10.5.3.0/24", func(s *Snapshot) { s.onBridge("169.254.7.1/16") }},
 		{"FL207", Fail, "fd05::1/80 fd05::/64", func(s *Snapshot) { s.onBridge("10.5.3.1/24", "fd05::1/80") }},
+		// It looks for the gateway from the oldest IPv4 and from the newest IPv6 address on.
+		{"FL207", Fail, "10.88.0.1/16 10.5.3.0/24", func(s *Snapshot) { s.onBridge("10.88.0.1/16", "10.5.3.1/24") }},
+		{"FL207", Fail, "fd05::2/64 fd05::/64", func(s *Snapshot) { s.onBridge("10.5.3.1/24", "fd05::1/64", "fd05::2/64") }},
+		{"FL207", Fail, "plugin bridge 10.88.0.1/16", func(s *Snapshot) { s.onBridge("10.88.0.1/16", "fd05::1/64") }},
 		// These hinder no pod.
+		{"FL207", Warn, "fd05::2/64 fd05::/64", func(s *Snapshot) { s.onBridge("10.5.3.1/24", "fd05::2/64", "fd05::1/64") }},
+		{"FL207", Warn, "fd09::1/64 fd05::/64", func(s *Snapshot) { s.onBridge("10.5.3.1/24", "fd05::1/64", "fd09::1/64") }},
 		{"FL207", Warn, "10.5.9.1/24 10.5.3.0/24", func(s *Snapshot) { s.onBridge("10.5.3.1/24", "10.5.9.1/24") }},
 		{"FL207", Warn, "fd09::1/64 fd05::/64", func(s *Snapshot) { s.onBridge("fd09::1/64") }},
 		// With these the plugin bridge does not compare the address, or the bridge has none.
@@ -77,44 +83,57 @@ func (s *Snapshot) delegates(keys string) {
 
 // flanneld deletes the gateways of the former subnets in the subnet file, and no other address of the bridge.
 func TestAddressOfOthers(t *testing.T) {
-	const (
-		pods    = "flanneld then deletes"
-		bridge  = "run ip link delete cni0"
-		address = "ip address delete "
-		reread  = "FL103"
-	)
+	lagging := former
+	lagging.Value.V4Subnet, lagging.Value.FormerV4 = pfx("10.5.9.0/24"), nil
 	for name, c := range map[string]struct {
-		fix   string
-		addrs []string
-		env   Fact[subnet.Env]
+		byFlanneld, foreign []string
+		others              []string // all addresses but this node's; what to do with them depends on FL103
+		own                 []string
+		env                 Fact[subnet.Env]
 	}{
-		"former":                   {pods, []string{"10.5.9.1/24"}, former},
-		"the one before":           {pods, []string{"10.5.8.1/24"}, former},
-		"former, own IPv6":         {pods, []string{"10.5.9.1/24", "fd05::1/64"}, former},
-		"another length":           {bridge, []string{"10.5.9.1/25"}, former},
-		"no gateway":               {bridge, []string{"10.5.9.2/24"}, former},
-		"of another configuration": {bridge, []string{"10.88.0.1/16"}, former},
-		"former and foreign":       {bridge, []string{"10.5.9.1/24", "10.88.0.1/16"}, former},
-		"foreign, own IPv6":        {address + "10.88.0.1/16 dev cni0", []string{"10.88.0.1/16", "fd05::1/64"}, former},
-		"foreign, own IPv4":        {address + "fd05::1/80 dev cni0", []string{"10.5.3.1/24", "fd05::1/80"}, former},
-		"additional":               {address + "10.88.0.1/16 dev cni0", []string{"10.5.3.1/24", "10.88.0.1/16"}, former},
-		"IPv6 of another network":  {address + "fd09::1/64 dev cni0", []string{"fd09::1/64"}, former},
-		"unread":                   {reread, []string{"10.5.9.1/24"}, Unknown[subnet.Env]("denied")},
-		"no file":                  {reread, []string{"10.5.9.1/24"}, Known(subnet.Env{})},
+		"former":                       {byFlanneld: []string{"10.5.9.1/24"}, env: former},
+		"the one before":               {byFlanneld: []string{"10.5.8.1/24"}, env: former},
+		"former, own IPv6":             {byFlanneld: []string{"10.5.9.1/24"}, own: []string{"fd05::1/64"}, env: former},
+		"former of IPv6":               {byFlanneld: []string{"fd05:9::1/64"}, own: []string{"10.5.3.1/24", "fd05::1/64"}, env: former},
+		"another length":               {foreign: []string{"10.5.9.1/25"}, env: former},
+		"no gateway":                   {foreign: []string{"10.5.9.2/24"}, env: former},
+		"of another configuration":     {foreign: []string{"10.88.0.1/16"}, env: former},
+		"former and foreign":           {byFlanneld: []string{"10.5.9.1/24"}, foreign: []string{"10.88.0.1/16"}, env: former},
+		"former and foreign, own IPv6": {byFlanneld: []string{"10.5.9.1/24"}, foreign: []string{"10.88.0.1/16"}, own: []string{"fd05::1/64"}, env: former},
+		"foreign, former of IPv6":      {byFlanneld: []string{"fd05:9::1/64"}, foreign: []string{"10.88.0.1/16"}, own: []string{"fd05::1/64"}, env: former},
+		"foreign, own IPv6":            {foreign: []string{"10.88.0.1/16"}, own: []string{"fd05::1/64"}, env: former},
+		"foreign IPv6, own":            {foreign: []string{"fd05::1/80"}, own: []string{"10.5.3.1/24"}, env: former},
+		"many":                         {foreign: []string{"10.1.0.1/24", "10.2.0.1/24", "10.3.0.1/24", "10.4.0.1/24", "10.6.0.1/24", "10.7.0.1/24"}, env: former},
+		"IPv6 of another network":      {foreign: []string{"fd09::1/64"}, env: former},
+		"unread":                       {others: []string{"10.5.9.1/24"}, env: Unknown[subnet.Env]("denied")},
+		"no file":                      {others: []string{"10.5.9.1/24"}, env: Known(subnet.Env{})},
+		"of another subnet":            {others: []string{"10.5.9.1/24"}, env: lagging},
+		"unread, additional":           {others: []string{"fd09::1/64"}, env: Unknown[subnet.Env]("denied")},
 	} {
 		s := dualStack()
 		s.Env = c.env
-		s.onBridge(c.addrs...)
+		s.onBridge(slices.Concat(c.byFlanneld, c.foreign, c.others, c.own)...)
 		r := find(t, Examine(s), "FL207")
-		for _, fix := range []string{pods, bridge, address, reread} {
-			if want := strings.HasPrefix(c.fix, fix); logtest.Names(r.Fix, fix) != want || want && !logtest.Names(r.Fix, c.fix) {
-				t.Errorf("%s: %s, %q, %q, want %q", name, r.Verdict, r.Seen, r.Fix, c.fix)
-			}
+		if logtest.Names(r.Fix, "FL103") != (c.others != nil) || logtest.Names(r.Fix, "ip link delete") {
+			t.Errorf("%s: %s, %q, %q", name, r.Verdict, r.Seen, r.Fix)
 		}
-		for _, a := range c.addrs {
-			if isOwn := a == "10.5.3.1/24" || a == "fd05::1/64"; logtest.Names(r.Seen, a) == isOwn {
+		for _, a := range slices.Concat(c.byFlanneld, c.foreign, c.others, c.own) {
+			isForeign, isFormer := slices.Contains(c.foreign, a), slices.Contains(c.byFlanneld, a)
+			if logtest.Names(r.Fix, "ip address delete "+a+" dev cni0") != isForeign || logtest.Names(r.Fix, "flanneld deletes "+a) != isFormer {
+				t.Errorf("%s: %s: %s, %q, %q", name, a, r.Verdict, r.Seen, r.Fix)
+			}
+			if isOwn := slices.Contains(c.own, a); name != "many" && logtest.Names(r.Seen, a) == isOwn {
 				t.Errorf("%s: %q names %s: %t", name, r.Seen, a, !isOwn)
 			}
+		}
+	}
+	// All pods of the node have to go only if no new one can start, and no other address is in the way.
+	for address, want := range map[string]bool{"10.5.9.1/24": true, "10.88.0.1/16": false, "fd05:9::1/64": false} {
+		s := dualStack()
+		s.Env = former
+		s.onBridge(address)
+		if r := find(t, Examine(s), "FL207"); logtest.Names(r.Fix, "kubectl delete pods") != want {
+			t.Errorf("%s: %q", address, r.Fix)
 		}
 	}
 }

@@ -235,8 +235,9 @@ func cniPlugins(s Snapshot) Finding {
 	refused := refusedKeys(plugins)
 	switch {
 	case len(refused) > 0:
-		const fix = "Remove it: the plugin flannel sets the name, and the keys of ipam belong beside delegate."
-		seen := fmt.Sprintf("the plugin flannel refuses %s in %s", strings.Join(refused, " and "), conf.Name)
+		keys := strings.Join(refused, " and ")
+		fix := "Remove " + keys + ": the plugin flannel sets the name, and the keys of ipam belong beside delegate."
+		seen := fmt.Sprintf("the plugin flannel refuses %s in %s", keys, conf.Name)
 		if len(problems) == 0 || s.CNI.Value.Plugins == nil {
 			return fail(fix, "%s", seen)
 		}

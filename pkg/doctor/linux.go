@@ -167,75 +167,87 @@ func bridgeAddress(s Snapshot) Finding {
 	const pods = "--field-selector spec.hostNetwork=false,spec.nodeName=NODE"
 	own := join(s.subnets()...)
 	for _, b := range s.bridges() {
-		a := s.bridgeAddresses(b)
-		refusing := slices.Concat(a.former, a.foreign)
-		unread := subnetFileExists(s)
-		switch {
-		case len(refusing) > 0 && unread.Verdict != "":
-			return fail("See FL103, and run the doctor again: what to do depends on the former subnets in the subnet file.",
-				"%s has %s, but this node's subnet is %s; %s", b.Name, several(refusing), own, unread.Seen)
-		case len(a.foreign) > 0 && !a.hasOwn:
-			return fail("flanneld does not delete this address. Remove any other CNI configuration that uses "+b.Name+", delete the pods "+
-				"on it, which have addresses of its networks (in Kubernetes: kubectl get pods -A -o wide "+pods+"), and run ip link delete "+b.Name+".",
-				"%s has %s, but this node's subnet is %s; %s is the gateway of no former subnet in the subnet file",
-				b.Name, several(refusing), own, several(a.foreign))
-		case len(a.former) > 0:
-			return fail("Delete its pods, which are of an earlier subnet; in Kubernetes: kubectl delete pods -A "+pods+
-				". flanneld then deletes the address; without it, ip link delete "+b.Name+".",
-				"%s has %s, but this node's subnet is %s", b.Name, several(a.former), own)
-		case len(a.foreign)+len(a.harmless) > 0:
-			verdict := warn
-			if len(a.foreign) > 0 {
-				verdict = fail
-			}
-			var commands []string
-			others := slices.Concat(a.foreign, a.harmless)
-			for _, o := range others {
-				commands = append(commands, "ip address delete "+o+" dev "+b.Name)
-			}
-			return verdict("Pods of this node's subnet do not need it. When nothing else does, run "+several(commands)+".",
-				"%s has also %s, but this node's subnet is %s", b.Name, several(others), own)
+		a := s.otherAddresses(b)
+		others := slices.Concat(a.former, a.foreign)
+		if len(others) == 0 {
+			continue
 		}
+		verdict, seen := warn, fmt.Sprintf("%s has %s, but this node's subnet is %s", b.Name, several(others), own)
+		if len(a.refusing) > 0 {
+			verdict = fail
+			seen += "; the plugin bridge refuses new pods because of " + several(a.refusing)
+		}
+		unknown := formerKnown(s)
+		const byFlanneld = "flanneld deletes %s with the last pod of that subnet."
+		switch {
+		case unknown.Verdict != "":
+			return verdict("See FL103, and run the doctor again: what to do depends on the former subnets in the subnet file.",
+				"%s; %s", seen, unknown.Seen)
+		case len(a.foreign) > 0:
+			var commands []string
+			for _, address := range a.foreign {
+				commands = append(commands, "ip address delete "+address+" dev "+b.Name)
+			}
+			fix := "Remove any other CNI configuration that uses " + b.Name + ", delete the pods that have addresses outside " +
+				own + " (in Kubernetes, kubectl get pods -A -o wide " + pods + " shows the addresses), and run " +
+				strings.Join(commands, "; ") + "."
+			if len(a.former) > 0 {
+				fix += " " + fmt.Sprintf(byFlanneld, several(a.former))
+			}
+			return verdict(fix, "%s; no former subnet in the subnet file has as its gateway: %s, which flanneld does not delete",
+				seen, several(a.foreign))
+		case len(a.refusing) > 0:
+			return fail("Delete its pods, which are of an earlier subnet; in Kubernetes: kubectl delete pods -A "+pods+". "+
+				fmt.Sprintf(byFlanneld, several(a.former)), "%s", seen)
+		}
+		return warn(fmt.Sprintf(byFlanneld, several(a.former)), "%s", seen)
 	}
 	return ok("%s", own)
 }
 
-// bridgeAddresses are the addresses of the pods' bridge other than link-local IPv6 ones.
-type bridgeAddresses struct {
-	hasOwn   bool     // it has the gateway of a subnet of this node
-	former   []string // because of them the bridge plugin refuses new pods; gateways of former subnets, by the subnet file
-	foreign  []string // the same, but of no former subnet, so that flanneld does not delete them
-	harmless []string // all others: the bridge has the right gateway beside them, or gets it with the next pod
+// otherAddresses are the addresses of the pods' bridge that are neither link-local IPv6 ones
+// nor the gateways of this node's subnets.
+type otherAddresses struct {
+	former   []string // gateways of former subnets, by the subnet file; flanneld deletes them
+	foreign  []string // all others, which flanneld does not delete
+	refusing []string // those of both because of which the bridge plugin refuses new pods
 }
 
-func (s Snapshot) bridgeAddresses(bridge Device) (all bridgeAddresses) {
-	var addrs []underlay.Addr
+func (s Snapshot) otherAddresses(bridge Device) (others otherAddresses) {
+	var addrs []underlay.Addr // the oldest first
 	for _, in := range s.Interfaces.Value.Interfaces {
 		if in.Index == bridge.Index {
 			addrs = in.Addrs
 		}
 	}
-	missing := slices.DeleteFunc(s.subnets(), func(p netip.Prefix) bool {
-		return slices.ContainsFunc(addrs, func(a underlay.Addr) bool { return isGateway(a, p) })
-	})
-	all.hasOwn = len(missing) < len(s.subnets())
 	for _, a := range addrs {
 		isGatewayOf := func(p netip.Prefix) bool { return isGateway(a, p) }
-		// For IPv4 the bridge plugin refuses any other address, for IPv6 one in the same network.
-		refuses := func(p netip.Prefix) bool {
-			return a.IP.Is4() && p.Addr().Is4() || p.Contains(a.IP) || p.Overlaps(a.Net)
-		}
-		switch text := withLength(a); {
+		switch {
 		case a.IP.Is6() && a.IP.IsLinkLocalUnicast(), slices.ContainsFunc(s.subnets(), isGatewayOf):
-		case !slices.ContainsFunc(missing, refuses):
-			all.harmless = append(all.harmless, text)
 		case slices.ContainsFunc(slices.Concat(s.Env.Value.FormerV4, s.Env.Value.FormerV6), isGatewayOf):
-			all.former = append(all.former, text)
+			others.former = append(others.former, withLength(a))
 		default:
-			all.foreign = append(all.foreign, text)
+			others.foreign = append(others.foreign, withLength(a))
 		}
 	}
-	return all
+	// The bridge plugin looks for the gateway in the kernel's order: the oldest IPv4 address
+	// first, the newest IPv6 address first. Before it, no other IPv4 address and no overlapping
+	// IPv6 address may come.
+	for _, p := range s.subnets() {
+		inOrder := slices.DeleteFunc(slices.Clone(addrs), func(a underlay.Addr) bool { return a.IP.Is4() != p.Addr().Is4() })
+		if p.Addr().Is6() {
+			slices.Reverse(inOrder)
+		}
+		for _, a := range inOrder {
+			if isGateway(a, p) {
+				break
+			}
+			if p.Addr().Is4() || p.Contains(a.IP) || p.Overlaps(a.Net) {
+				others.refusing = append(others.refusing, withLength(a))
+			}
+		}
+	}
+	return others
 }
 
 // isGateway reports whether an address is that of the pods' bridge in a subnet. Its prefix

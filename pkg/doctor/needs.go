@@ -113,6 +113,13 @@ func subnetFileExists(s Snapshot) Finding {
 	return unless(!s.Env.Value.IsZero(), "there is no subnet file")
 }
 
+// formerKnown skips what depends on the former subnets, which only the subnet file has, if the
+// file was not read, or is not that of the present subnets.
+func formerKnown(s Snapshot) Finding {
+	ofFile := Snapshot{Env: s.Env}.subnets()
+	return firstReason(subnetFileExists(s), unless(slices.Equal(ofFile, s.subnets()), "the subnet file has "+join(ofFile...)))
+}
+
 func podMTUKnown(s Snapshot) Finding {
 	return firstReason(subnetFileExists(s), unless(s.Env.Value.MTU != 0, "the subnet file has no FLANNEL_MTU"))
 }
