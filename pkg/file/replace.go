@@ -13,6 +13,13 @@ import (
 // caller retries.
 const replaceWithin = time.Second
 
+// ErrDirGone means that a file cannot be written because its directory was deleted elsewhere
+// and is mounted here: the host has deleted the source of a container's volume. The container
+// then keeps the deleted directory, in which no file can be created, also when the host makes
+// a new one. Only a new mount, as of a restarted container, leads to the new one. A process
+// whose files are in such a directory therefore ends with this error.
+var ErrDirGone = errors.New("the directory was deleted on the host, and only a restart of the container mounts a new one")
+
 // Replace writes text to the file at path, with mode 0644. Readers see the old text
 // or the new one, never a part. The directory must exist.
 func Replace(path string, text []byte) error {
