@@ -88,8 +88,7 @@ func (d cniDirs) complete(files *install.Files, flag string) error {
 // keepCNI keeps CNI files until ctx ends: a task of the daemon, and install-cni --watch, call
 // it. flag is the name of the one that sets where plugins are installed. Without this flag,
 // keepCNI installs them where containerd's configuration says. While that cannot be read, the
-// other files are kept even so. Without files it returns at once, and with an error if files
-// cannot be watched.
+// other files are kept even so. Without files it returns at once, and with the error of install.Files.Keep.
 func (p process) keepCNI(ctx context.Context, files install.Files, flag string, log *slog.Logger) error {
 	if files.PluginFrom == "" || files.PluginTo != "" {
 		return files.Keep(ctx, log)
@@ -112,7 +111,7 @@ func (p process) keepCNI(ctx context.Context, files install.Files, flag string, 
 //
 // containerd may be installed, or its configuration completed, after the daemon has
 // started. plugins has no PluginTo, as nothing is kept yet. keepPlugins returns nil when ctx
-// ends, and an error if files cannot be watched.
+// ends, and an error if files cannot be watched, or that of install.Files.Keep.
 func (p process) keepPlugins(ctx context.Context, plugins install.Files, flag string, log *slog.Logger) error {
 	next, err := p.awaitPluginDir(ctx, plugins, flag, log)
 	for err == nil && ctx.Err() == nil {

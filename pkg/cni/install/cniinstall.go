@@ -141,7 +141,8 @@ func (p plan) log(log *slog.Logger, level slog.Level, path string) {
 
 // Keep installs all files, and updates and restores them until ctx ends, for the daemon:
 // each on a goroutine of its own. If a source cannot be read or a file cannot be written, it
-// retries and logs that once a minute. It returns an error only if files cannot be watched.
+// retries and logs that once a minute. It returns an error only if files cannot be watched, or
+// if it would retry in vain (file.ErrDirGone).
 func (f Files) Keep(ctx context.Context, log *slog.Logger) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	if f.ConfFrom != "" {

@@ -49,7 +49,8 @@ func (f Files) awaitPlugins(ctx context.Context, log *slog.Logger) (targets []ta
 }
 
 // keep keeps one file installed until ctx ends. The daemon's Keep runs it in a
-// goroutine for each.
+// goroutine for each. The error is that of watching the file, or file.ErrDirGone: while this
+// process runs, the file cannot be written again.
 func keep(ctx context.Context, t target, log *slog.Logger) error {
 	sourceChanges, err := file.Watch(ctx, t.from)
 	if err != nil {
@@ -60,21 +61,31 @@ func keep(ctx context.Context, t target, log *slog.Logger) error {
 		return err
 	}
 	k := &keeper{target: t, log: log}
+	running, end := context.WithCancel(ctx)
+	defer end()
+	var gone error // file.ErrDirGone, which ends running
 	// The Runner calls pass at the start, after changes, and when the time that pass has returned is over.
 	r := reconcile.Runner{
 		News:  []<-chan struct{}{sourceChanges}, // ends the pause after an error
 		Wakes: []<-chan struct{}{changes},       // does not, since each repair is one
 		Retry: reconcile.Backoff{First: retryAfter},
 		Once:  reconcile.Once{Repeat: warnEvery}, // when Tell is called with the same error again
-		Work:  func(context.Context) (time.Duration, error) { return k.pass(time.Now()) },
+		Work: func(context.Context) (time.Duration, error) {
+			next, err := k.pass(time.Now())
+			if errors.Is(err, file.ErrDirGone) {
+				gone = err
+				end()
+			}
+			return next, err
+		},
 		Tell: func(err error) {
 			if err != nil {
 				log.Warn("could not update CNI file, will retry", "path", t.to, "error", err)
 			}
 		},
 	}
-	r.Run(ctx)
-	return nil
+	r.Run(running)
+	return gone
 }
 
 // pass compares the file with its source and writes it if that is due. It returns
