@@ -2,10 +2,12 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
 
+	"flannel/pkg/file"
 	"flannel/pkg/reconcile"
 )
 
@@ -36,8 +38,9 @@ func (d *Daemon) newLoop(n *node, in *inbox) *loop {
 	return l
 }
 
-// run makes a pass at once, and then whenever something may have changed. It returns nil,
-// when ctx ends. The Board takes the process for one that hangs if a pass, from BeginPass
+// run makes a pass at once, and then whenever something may have changed. It returns nil
+// when ctx ends, and file.ErrDirGone if the subnet file cannot be written again while this
+// process runs. The Board takes the process for one that hangs if a pass, from BeginPass
 // to EndPass (in report), lasts for more than two minutes.
 func (l *loop) run(ctx context.Context) error {
 	p := l.newPass() // the first is neither a retry nor a resync
@@ -50,6 +53,9 @@ func (l *loop) run(ctx context.Context) error {
 		}
 		p.took = time.Since(began)
 		l.report(p)
+		if err := p.failed.of(partSubnetFile); errors.Is(err, file.ErrDirGone) {
+			return err
+		}
 		// Passes must not use all of the CPU time while notifications keep arriving: at most half.
 		reconcile.Pause(ctx, min(time.Since(began), maxPause))
 		l.timers.recordResult(p)
@@ -153,7 +159,10 @@ func (l *loop) logResult(p *pass) {
 		return
 	}
 	msg := "could not update the network, will retry"
-	if len(p.failed.own()) == 0 {
+	switch {
+	case errors.Is(p.failed.of(partSubnetFile), file.ErrDirGone):
+		msg = "could not write the subnet file, ending" // run returns the error
+	case len(p.failed.own()) == 0:
 		msg = "other nodes do not know this node; its network stays as it is"
 	}
 	l.Log.Warn(msg, "cause", causeOf(err, causeNotSynced), "problem", strings.ReplaceAll(err.Error(), "\n", "; "))

@@ -12,7 +12,7 @@ import (
 
 // subnetFilePart keeps the subnet file.
 func (d *Daemon) subnetFilePart() part {
-	return part{name: "subnet-file", reconcile: d.writeEnv, needsPeers: true, wakes: []<-chan struct{}{d.EnvFile}}
+	return part{name: partSubnetFile, reconcile: d.writeEnv, needsPeers: true, wakes: []<-chan struct{}{d.EnvFile}}
 }
 
 // writeEnv writes the subnet file if its content differs, also after another process
