@@ -51,9 +51,10 @@ func (d *Daemon) updateLease(p *pass) error {
 func (d *Daemon) bridgePart() part { return part{name: "bridge", reconcile: d.leaveFormerSubnets} }
 
 // leaveFormerSubnets frees the pods' bridge of the gateways of this node's former
-// subnets, of the families in use.
+// subnets, of the families in use. While the subnet file has a former one, new pods would
+// bring its gateway back.
 func (d *Daemon) leaveFormerSubnets(_ context.Context, p *pass) error {
-	if p.failed.unknown() {
+	if p.failed.unknown() || p.failed.has(partSubnetFile) {
 		return nil
 	}
 	var former []netip.Prefix

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -64,6 +65,78 @@ func TestSubnetFileIsLast(t *testing.T) {
 	}
 	if o.reached("end"); len(o.before) != 1 {
 		t.Error("there is no subnet file after the pass")
+	}
+}
+
+// leavingKernel reads the subnet file when the bridge is freed of former subnets.
+type leavingKernel struct {
+	blindKernel
+	file  string
+	found []subnet.Env
+}
+
+func (k *leavingKernel) LeaveSubnets([]netip.Prefix, string) error {
+	env, err := subnet.ReadEnv(k.file)
+	k.found = append(k.found, env)
+	return err
+}
+
+// No pod starts in a former subnet, and brings its gateway back, after the bridge is free of it. Until the peers are known,
+// the file changes only for that, and not while only the file says what an earlier run has left.
+func TestFormerSubnetLeavesTheFileFirst(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	ours4, ours6, other4, other6 := prefix("10.5.1.0/24"), prefix("fd00:5::/64"), prefix("10.5.9.0/24"), prefix("fd00:5:0:9::/64")
+	for name, c := range map[string]struct {
+		v4, v6   netip.Prefix // in the file; zero: it has none
+		network4 netip.Prefix // in the file; zero: that of the configuration
+		off6     bool         // this node has no IPv6
+		devices  error
+		replaced bool
+	}{
+		"no file":             {},
+		"as leased":           {v4: ours4, v6: ours6},
+		"IPv6 is new":         {v4: ours4},
+		"another IPv4 subnet": {v4: other4, v6: ours6, replaced: true},
+		"another IPv6 subnet": {v4: ours4, v6: other6, replaced: true},
+		"both":                {v4: other4, v6: other6, replaced: true},
+		"IPv6 is off now":     {v4: ours4, v6: ours6, off6: true},
+		"another network":     {v4: prefix("10.6.1.0/24"), v6: ours6, network4: prefix("10.6.0.0/16")},
+		"no devices":          {v4: other4, v6: ours6, devices: errors.New("file exists")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, _, _ := newDaemon(t)
+			_, l := startedNode(t, d)
+			kernel := &leavingKernel{file: d.Settings.SubnetFile}
+			d.Dataplane, kernel.err, l.in.complete = kernel, c.devices, false
+			if !c.off6 {
+				l.node.config.V6.Prefix, l.node.lease.V6.Subnet = prefix("fd00:5::/48"), ours6
+			}
+			before := subnet.Env{V4Network: prefix("10.5.0.0/16"), V4Subnet: c.v4, V6Network: prefix("fd00:5::/48"), V6Subnet: c.v6, MTU: 1}
+			if c.network4.IsValid() {
+				before.V4Network = c.network4
+			}
+			if c.v4.IsValid() {
+				if _, err := subnet.WriteEnv(kernel.file, before); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.node.former = formerOf(before, l.node.networks(), l.node.lease)
+			want := subnet.Env{} // of ReadEnv without a file
+			switch {
+			case c.replaced:
+				want = subnet.Env{V4Network: before.V4Network, V4Subnet: ours4, V6Network: before.V6Network, V6Subnet: ours6,
+					FormerV4: l.node.former.v4, FormerV6: l.node.former.v6, MTU: 1500}
+			case c.v4.IsValid():
+				want = before
+				if !c.v6.IsValid() {
+					want.V6Network = netip.Prefix{} // not written without a subnet
+				}
+			}
+			p := l.once(t, false)
+			if !reflect.DeepEqual(kernel.found, []subnet.Env{want}) {
+				t.Errorf("the files are %+v, want %+v; failed are %v", kernel.found, want, p.failed)
+			}
+		})
 	}
 }
 

@@ -46,7 +46,8 @@ func (d *Daemon) parts() []part {
 		d.configPart(),     // before the devices: it decides which there are
 		d.devicesPart(),    // before the lease, which has their MAC addresses, and the paths, which lead through them
 		d.leasePart(),      // before the plan, which compares peers with this node's lease
-		d.bridgePart(),     // before the subnet file has another subnet, and before a peer's route to the former one
+		d.movedPart(),      // before the bridge: a pod that starts in the former subnet brings back what is deleted there
+		d.bridgePart(),     // before a peer's route to the former subnet
 		d.peersPart(),      // before all that needs paths: it makes them from the leases
 		d.duplicatesPart(), // after the plan, which finds them
 		d.orphansPart(),    // before the paths: the dataplane holds both

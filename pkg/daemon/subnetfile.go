@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 
 	"flannel/pkg/dataplane"
@@ -15,12 +16,32 @@ func (d *Daemon) subnetFilePart() part {
 	return part{name: partSubnetFile, reconcile: d.writeEnv, needsPeers: true, wakes: []<-chan struct{}{d.EnvFile}}
 }
 
+// movedPart writes a subnet file that has another subnet early in the pass, and also while the
+// set of peers is not complete: until then, pods start in the former subnet. Only the file knows what an earlier run has left
+// in another network, and that the devices need another MAC address (acquire). A file that is needed for that is written last.
+func (d *Daemon) movedPart() part {
+	return part{name: partSubnetFile, reconcile: func(ctx context.Context, p *pass) error {
+		if len(p.former.networks) > 0 || p.failed.has(partDevices) {
+			return nil
+		}
+		env, _ := subnet.ReadEnv(d.Settings.SubnetFile) // after an error, it has no subnet
+		other := func(filed, ours netip.Prefix) bool { return filed.IsValid() && filed != ours }
+		if !other(env.V4Subnet, p.lease.V4.Subnet) && !other(env.V6Subnet, p.lease.V6.Subnet) {
+			return nil
+		}
+		return d.writeEnv(ctx, p)
+	}}
+}
+
 // writeEnv writes the subnet file if its content differs, also after another process
 // changed or deleted it. If pods that start now would have no paths, it does not put a
 // subnet into a file that has none: their packets would leave by the default route. A file
 // with another subnet is written: pods must not start with addresses of a subnet that
 // another node may have by now.
 func (d *Daemon) writeEnv(_ context.Context, p *pass) error {
+	if p.failed.has(partSubnetFile) { // movedPart could not write it just now
+		return nil
+	}
 	if err := p.lacksPaths(); err != nil {
 		env, _ := subnet.ReadEnv(d.Settings.SubnetFile) // after an error, it has no subnet
 		if !env.V4Subnet.IsValid() && !env.V6Subnet.IsValid() {

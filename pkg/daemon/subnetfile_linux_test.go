@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -14,6 +15,33 @@ import (
 	"flannel/pkg/file"
 	"flannel/subnet"
 )
+
+// While the subnet file cannot be written, a new pod would bring back the gateway of the former subnet.
+func TestBridgeWaitsForTheFile(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		d, _, _ := newDaemon(t)
+		_, l := startedNode(t, d)
+		path := d.Settings.SubnetFile
+		kernel := &leavingKernel{file: path}
+		d.Dataplane, l.in.complete = kernel, false
+		before := subnet.Env{V4Network: l.node.config.V4.Prefix, V4Subnet: netip.MustParsePrefix("10.5.9.0/24"), MTU: 1}
+		if _, err := subnet.WriteEnv(path, before); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount(path, path, "", unix.MS_BIND, ""); err != nil { // nothing can be renamed to it
+			t.Fatal(err)
+		}
+		if p := l.once(t, false); !p.failed.has(partSubnetFile) || len(kernel.found) > 0 {
+			t.Errorf("failed are %v; the bridge is freed with %+v in the file", p.failed, kernel.found)
+		}
+		if err := unix.Unmount(path, 0); err != nil {
+			t.Fatal(err)
+		}
+		if p := l.once(t, false); p.failed.has(partSubnetFile) || len(kernel.found) != 1 || kernel.found[0].V4Subnet != l.node.lease.V4.Subnet {
+			t.Errorf("failed are %v; the bridge is freed with %+v in the file", p.failed, kernel.found)
+		}
+	})
+}
 
 // In a container, a directory that the host deletes cannot be written to again, so the daemon ends.
 func TestEndsWithoutDirectory(t *testing.T) {
