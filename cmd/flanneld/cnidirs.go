@@ -94,7 +94,7 @@ func (p process) keepCNI(ctx context.Context, files install.Files, flag string, 
 		return files.Keep(ctx, log)
 	}
 	tasks, ctx := errgroup.WithContext(ctx)
-	plugins := install.Files{PluginFrom: files.PluginFrom, ReplacePlugin: files.ReplacePlugin}
+	plugins := install.Files{ConfFrom: files.ConfFrom, PluginFrom: files.PluginFrom, ReplacePlugin: files.ReplacePlugin}
 	files.PluginFrom = ""
 	tasks.Go(func() error { return p.keepPlugins(ctx, plugins, flag, log) })
 	tasks.Go(func() error { return files.Keep(ctx, log) })
@@ -138,7 +138,8 @@ func (p process) keepPlugins(ctx context.Context, plugins install.Files, flag st
 func (p process) awaitPluginDir(ctx context.Context, kept install.Files, flag string, log *slog.Logger) (install.Files, error) {
 	reported := ""
 	for {
-		next := install.Files{PluginFrom: kept.PluginFrom, ReplacePlugin: kept.ReplacePlugin}
+		next := kept
+		next.PluginTo = ""
 		dirs, changes, endWatch, err := p.watchCNIDirs(ctx)
 		if err != nil {
 			return kept, err

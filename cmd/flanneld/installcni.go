@@ -19,7 +19,8 @@ type cniAnswer struct {
 const aboutInstallCNI = `Installs CNI plugins, their configuration, or both, in an init container or before kubelet starts.
 Files that are up to date are not touched. Plugins and keys that others, such as a service mesh, added to
 the configuration are kept. An installed plugin that is newer than its source, or of another maker, is left
-in place unless --replace-plugin is given.`
+in place unless --replace-plugin is given; one that does not name its maker, such as flannel's own, also
+unless only the source supports the CNI version of the configuration.`
 
 // installCNI is the command install-cni. It installs once, or with --watch also
 // restores the files until it is stopped. installCNI declares the flags, and what it

@@ -19,8 +19,8 @@
 //	usable, source as applied        none, whatever others have edited
 //
 // A plugin is replaced by its source when it differs, unless its answer to CNI's
-// VERSION says that it is newer, or of another maker. While the source cannot be started or
-// is too slow, as when memory is short, the installed plugin stays.
+// VERSION says that it is newer, or of another maker (identity.reasonToKeep). While the source cannot be started or is too slow, as when memory is short,
+// the installed plugin stays.
 package install
 
 import (
@@ -34,10 +34,12 @@ import (
 )
 
 // Files are the paths of the sources and of the installed files. Both paths of a
-// pair are set, or none. If PluginFrom is a directory, its files are copied into
-// the directory PluginTo; one plugin is copied into PluginTo if that ends in a path
-// separator. Files whose names begin with a dot are not plugins. An installed plugin that is newer, or of another maker, is left in place
-// unless ReplacePlugin is set.
+// pair are set, or none; or ConfFrom alone, whose CNI version the plugins have to support. If
+// PluginFrom is a directory, its files are copied into the directory PluginTo; one plugin is
+// copied into PluginTo if that ends in a path separator. Files whose names begin with a dot are
+// not plugins. An installed plugin that is newer, or of another maker, is left in place unless
+// ReplacePlugin is set; one without the name of a maker, such as flannel's own, also unless only
+// the source supports the CNI version of the configuration.
 type Files struct {
 	ConfFrom, ConfTo, PluginFrom, PluginTo string
 	ReplacePlugin                          bool
@@ -54,6 +56,7 @@ type Outcome struct {
 // target is one file to install: a plugin or a configuration.
 type target struct {
 	from, to string // paths of the source and of the installed file
+	reads    string // another file on which the plan depends; "": none
 	// plan compares the file with its source, and changes nothing. If enforce is true, a
 	// usable configuration is changed, too, so that it has all keys of the source: by
 	// Install, and by Keep until it has succeeded once. One goroutine calls it.
@@ -83,7 +86,7 @@ var errChanged = errors.New("the file was changed meanwhile")
 // the others; done has the files that did not fail.
 func (f Files) Install(log *slog.Logger) (done []Outcome, err error) {
 	targets, err := f.plugins() // none with an error
-	if f.ConfFrom != "" {
+	if f.ConfFrom != "" && f.ConfTo != "" {
 		targets = append(targets, f.conf())
 	}
 	for _, t := range targets {
@@ -145,7 +148,7 @@ func (p plan) log(log *slog.Logger, level slog.Level, path string) {
 // if it would retry in vain (file.ErrDirGone).
 func (f Files) Keep(ctx context.Context, log *slog.Logger) error {
 	tasks, ctx := errgroup.WithContext(ctx)
-	if f.ConfFrom != "" {
+	if f.ConfFrom != "" && f.ConfTo != "" {
 		tasks.Go(func() error { return keep(ctx, f.conf(), log) })
 	}
 	for _, t := range f.awaitPlugins(ctx, log) {

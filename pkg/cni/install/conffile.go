@@ -28,7 +28,7 @@ type confFile struct {
 
 // conf returns the target for the CNI configuration.
 func (f Files) conf() target {
-	return target{f.ConfFrom, f.ConfTo, (&confFile{from: f.ConfFrom, to: f.ConfTo}).plan}
+	return target{f.ConfFrom, f.ConfTo, "", (&confFile{from: f.ConfFrom, to: f.ConfTo}).plan}
 }
 
 const confMode = 0o644 // of a new file; an existing file keeps its mode

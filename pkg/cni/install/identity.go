@@ -95,25 +95,40 @@ func identify(path string) (id identity, err error) {
 //	same implementation, newer release               kept
 //	same implementation, other release               replaced
 //	no implementation, only CNI below 1.0.0          replaced
+//	no implementation (also flannel's own), lacks    replaced
+//	  the CNI version of the configuration, which
+//	  ours supports
 //	any other                                        kept
-func (ours identity) reasonToKeep(installed identity) string {
-	for _, v := range installed.Supported {
-		if !slices.Contains(ours.Supported, v) {
-			return fmt.Sprintf("it supports CNI %s, which ours does not", v)
-		}
-	}
+//
+// version is that of the configuration for these plugins, "" if there is none. The reason also says if the installed
+// plugin lacks it.
+func (ours identity) reasonToKeep(installed identity, version string) (kept string) {
+	i := slices.IndexFunc(installed.Supported, func(v string) bool { return !slices.Contains(ours.Supported, v) })
+	lacking := version != "" && !slices.Contains(installed.Supported, version)
 	switch {
+	case i >= 0:
+		kept = fmt.Sprintf("it supports CNI %s, which ours does not", installed.Supported[i])
 	case ours.Implementation == "": // from containernetworking/plugins, which do not report a release
 		return ""
 	case installed.Implementation == ours.Implementation:
-		if newer(installed.Release, ours.Release) {
-			return fmt.Sprintf("it has release %s, ours has %s", installed.Release, ours.Release)
+		if !newer(installed.Release, ours.Release) {
+			return ""
 		}
-		return ""
+		kept = fmt.Sprintf("it has release %s, ours has %s", installed.Release, ours.Release)
 	case installed.Implementation == "" && !slices.ContainsFunc(installed.Supported, atLeast1):
 		return "" // containernetworking/plugins up to v0.9.1 (2021), and former images of flanneld
+	case installed.Implementation == "" && lacking && slices.Contains(ours.Supported, version):
+		return "" // no pod could start with it
+	default:
+		kept = "it is of another maker"
 	}
-	return "it is of another maker"
+	if lacking {
+		kept += ", and does not support CNI " + version + " of the configuration"
+		if !slices.Contains(ours.Supported, version) {
+			kept += " (nor does ours: set another cniVersion)"
+		}
+	}
+	return kept
 }
 
 // atLeast1 reports whether a CNI version is 1.0.0 or above.

@@ -51,6 +51,45 @@ func TestOtherPluginsAreKept(t *testing.T) {
 	}
 }
 
+// A plugin without a name of its maker is replaced when the configuration needs a CNI version that only ours supports: no pod
+// could start. Keep notices when that begins. That of a vendor is kept, and the reason says it.
+func TestPluginForTheConfiguration(t *testing.T) {
+	with := func(version string) string {
+		return strings.Replace(source, `"cniVersion": "0.3.1"`, `"cniVersion": "`+version+`"`, 1)
+	}
+	vendor := strings.Replace(upstream, "}'", ",\"implementation\":\"acme\",\"release\":\"v9.0.0\"}'", 1)
+	for _, c := range []struct {
+		installed, version string
+		written            bool
+		reason             string
+	}{
+		{upstream, "0.3.1", false, "does not support CNI 0.3.1"}, {upstream, "1.0.0", false, "another maker"}, {upstream, "1.1.0", true, ""},
+		{vendor, "1.0.0", false, "another maker"}, {vendor, "1.1.0", false, "does not support CNI 1.1.0"},
+	} {
+		n := newNode(t)
+		n.program(n.PluginFrom, oursNow)
+		n.program(n.PluginTo, c.installed)
+		n.write(n.ConfFrom, with(c.version))
+		done, err := n.Install(slog.New(n.log))
+		n.must(err)
+		want := c.installed
+		if c.written {
+			want = oursNow
+		}
+		if r := done[0]; (r.Result == "left alone") == c.written || n.read(n.PluginTo) != want || !strings.Contains(r.Reason, c.reason) || done[1].Result != "written" {
+			t.Errorf("%s: %+v\n%s", c.version, done, n.read(n.PluginTo))
+		}
+	}
+	n := newNode(t)
+	n.program(n.PluginFrom, oursNow)
+	n.program(n.PluginTo, upstream)
+	n.write(n.ConfFrom, with("1.0.0"))
+	n.keep()
+	n.until("left in place", func() bool { return len(n.log.with("WARN", "path="+n.PluginTo)) == 1 })
+	n.replace(n.ConfFrom, with("1.1.0"))
+	n.until("replaced", func() bool { return n.read(n.PluginTo) == oursNow })
+}
+
 // A symbolic link is compared as the file that it leads to, and only the link is replaced. A link to a file that only the
 // node may have is kept; what is no file is replaced.
 func TestLinkedPlugins(t *testing.T) {
@@ -195,7 +234,7 @@ func TestNoFileDescriptor(t *testing.T) {
 	n.must(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	n.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Max: limit.Max}))
 	done, failed := n.Install(slog.New(n.log))
-	_, _, compared := comparePlugins(n.PluginFrom, n.PluginTo)
+	_, _, compared := comparePlugins(n.PluginFrom, n.PluginTo, "")
 	_, whenMissing := missing.Install(slog.New(n.log))
 	_, whenReplacing := replacing.Install(slog.New(n.log))
 	n.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func TestKeptUntilSourceIsAsked(t *testing.T) {
 func TestDeletedWhileCompared(t *testing.T) {
 	n := newNode(t)
 	deleted := n.path("bin/flannel.exe")
-	if kept, unusable, err := comparePlugins(n.PluginFrom, deleted); kept != "" || unusable != nil || !errors.Is(err, errChanged) {
+	if kept, unusable, err := comparePlugins(n.PluginFrom, deleted, ""); kept != "" || unusable != nil || !errors.Is(err, errChanged) {
 		t.Errorf("%q, %x, %v", kept, unusable, err)
 	}
 	if _, err := identify(deleted); !errors.Is(err, errChanged) {
@@ -71,21 +72,29 @@ func TestReasonToKeep(t *testing.T) {
 	for name, c := range map[string]struct {
 		ours, installed identity
 		kept            string
+		version         string // of the configuration
 	}{
-		"of 2021":                          {ours, identity{upTo(5), "", ""}, ""},
-		"upstream":                         {ours, identity{upTo(6), "", ""}, "another maker"},
-		"upstream, same versions":          {ours, identity{upTo(7), "", ""}, "another maker"},
-		"of a vendor":                      {ours, identity{upTo(5), "acme", "v9.0.0"}, "another maker"},
-		"newer specification":              {ours, identity{upTo(8), "flanneld", "v1.3.0"}, "2.0.0"},
-		"ours, older":                      {ours, identity{upTo(7), "flanneld", "v1.2.9"}, ""},
-		"ours, newer":                      {ours, identity{upTo(7), "flanneld", "v1.10.0"}, "v1.10.0"},
-		"ours, development build":          {ours, identity{upTo(7), "flanneld", "dev"}, ""},
-		"downgrade of the image":           {identity{upTo(5), "", ""}, ours, "1.0.0"},
-		"host-local":                       {identity{upTo(7), "", ""}, identity{upTo(7), "", ""}, ""},
-		"host-local, newer":                {identity{upTo(6), "", ""}, identity{upTo(7), "", ""}, "1.1.0"},
-		"development build over a release": {identity{upTo(7), "flanneld", "dev"}, identity{upTo(7), "flanneld", "v1.0.0"}, ""},
+		"of 2021":                          {ours, identity{upTo(5), "", ""}, "", ""},
+		"upstream":                         {ours, identity{upTo(6), "", ""}, "another maker", ""},
+		"upstream, same versions":          {ours, identity{upTo(7), "", ""}, "another maker", ""},
+		"upstream, for 1.1.0":              {ours, identity{upTo(6), "", ""}, "", "1.1.0"},
+		"upstream, for 1.0.0":              {ours, identity{upTo(6), "", ""}, "another maker", "1.0.0"},
+		"upstream, for 2.0.0":              {ours, identity{upTo(6), "", ""}, "nor does ours", "2.0.0"},
+		"newer specification, for 1.1.0":   {ours, identity{[]string{"1.0.0", "2.0.0"}, "", ""}, "which ours does not, and does not support CNI 1.1.0", "1.1.0"},
+		"of a vendor":                      {ours, identity{upTo(5), "acme", "v9.0.0"}, "another maker", ""},
+		"of a vendor, for 1.1.0":           {ours, identity{upTo(6), "acme", "v9.0.0"}, "does not support CNI 1.1.0", "1.1.0"},
+		"of a vendor, for 1.0.0":           {ours, identity{upTo(6), "acme", "v9.0.0"}, "another maker", "1.0.0"},
+		"newer specification":              {ours, identity{upTo(8), "flanneld", "v1.3.0"}, "2.0.0", ""},
+		"ours, older":                      {ours, identity{upTo(7), "flanneld", "v1.2.9"}, "", ""},
+		"ours, newer":                      {ours, identity{upTo(7), "flanneld", "v1.10.0"}, "v1.10.0", ""},
+		"ours, development build":          {ours, identity{upTo(7), "flanneld", "dev"}, "", ""},
+		"downgrade of the image":           {identity{upTo(5), "", ""}, ours, "1.0.0", ""},
+		"host-local":                       {identity{upTo(7), "", ""}, identity{upTo(7), "", ""}, "", ""},
+		"host-local, newer":                {identity{upTo(6), "", ""}, identity{upTo(7), "", ""}, "1.1.0", ""},
+		"development build over a release": {identity{upTo(7), "flanneld", "dev"}, identity{upTo(7), "flanneld", "v1.0.0"}, "", ""},
 	} {
-		if kept := c.ours.reasonToKeep(c.installed); (kept == "") != (c.kept == "") || !strings.Contains(kept, c.kept) {
+		if kept := c.ours.reasonToKeep(c.installed, c.version); (kept == "") != (c.kept == "") || !strings.Contains(kept, c.kept) ||
+			strings.Contains(kept, "of the configuration") != (kept != "" && c.version != "" && !slices.Contains(c.installed.Supported, c.version)) {
 			t.Errorf("%s: %q, want %q", name, kept, c.kept)
 		}
 	}

@@ -21,7 +21,7 @@ func TestSourceIsNotShared(t *testing.T) {
 	if done, err := n.Install(slog.New(n.log)); err != nil || done[0].Result != "left alone" || n.read(n.PluginTo) != "another program" {
 		t.Errorf("%+v, %v\n%s", done, err, n.read(n.PluginTo))
 	}
-	if _, _, err := comparePlugins(n.PluginFrom, n.PluginTo); !errors.Is(err, errNotNow) {
+	if _, _, err := comparePlugins(n.PluginFrom, n.PluginTo, ""); !errors.Is(err, errNotNow) {
 		t.Error("compared:", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"flannel/pkg/file"
@@ -52,7 +53,8 @@ func (f Files) awaitPlugins(ctx context.Context, log *slog.Logger) (targets []ta
 // goroutine for each. The error is that of watching the file, or file.ErrDirGone: while this
 // process runs, the file cannot be written again.
 func keep(ctx context.Context, t target, log *slog.Logger) error {
-	sourceChanges, err := file.Watch(ctx, t.from)
+	sources := slices.DeleteFunc([]string{t.from, t.reads}, func(path string) bool { return path == "" })
+	sourceChanges, err := file.Watch(ctx, sources...)
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,11 @@ func (f Files) plugins() (targets []target, err error) {
 
 // plugin returns the target for a CNI plugin: a program, which is copied.
 func (f Files) plugin(from, to string) target {
-	return target{from, to, func(enforce bool) (plan, error) { return f.planPlugin(from, to, enforce) }}
+	reads := f.ConfFrom // for cniVersion
+	if f.ReplacePlugin {
+		reads = ""
+	}
+	return target{from, to, reads, func(enforce bool) (plan, error) { return f.planPlugin(from, to, enforce) }}
 }
 
 // planPlugin compares a plugin with its source. enforce is as in target.plan.
@@ -79,7 +83,7 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 	case errors.Is(missing, fs.ErrNotExist):
 		next.reason = "missing"
 	case mayStay:
-		kept, unusable, err := comparePlugins(from, to)
+		kept, unusable, err := comparePlugins(from, to, f.cniVersion())
 		switch {
 		case unusable == nil && (kept != "" || err != nil):
 			return plan{kept: kept}, err
@@ -91,7 +95,15 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 	return next, nil
 }
 
-// comparePlugins compares the installed plugin with its source. kept says why the installed
+// cniVersion returns the CNI version of the configuration that is installed with the plugins; "": there is none, or its
+// source cannot be read.
+func (f Files) cniVersion() string {
+	text, _ := os.ReadFile(f.ConfFrom)
+	c, _ := parseConf(text) // empty with an error
+	return c.text("cniVersion")
+}
+
+// comparePlugins compares the installed plugin with its source. version is as for reasonToKeep. kept says why the installed
 // one is left in place, because a configuration may need what ours lacks; "": it is
 // replaced. An error means that the plugins cannot be compared at the moment: the installed
 // one stays; after errChanged, the next plan is made at once. unusable is the digest of its
@@ -114,7 +126,7 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 //	                                in time, or a signal
 //	answers                       any other errNotNow      unusable, and error: the installed plugin stays
 //	answers                       answers                  see reasonToKeep
-func comparePlugins(from, to string) (kept string, unusable []byte, err error) {
+func comparePlugins(from, to, version string) (kept string, unusable []byte, err error) {
 	content, err := digest(to)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -150,7 +162,7 @@ func comparePlugins(from, to string) (kept string, unusable []byte, err error) {
 	case failed != nil:
 		return "", content, nil
 	}
-	return ours.reasonToKeep(installed), nil, nil
+	return ours.reasonToKeep(installed, version), nil, nil
 }
 
 // digest returns a hash of the content of a regular file. A plugin has megabytes, which would
