@@ -164,6 +164,75 @@ func TestAcquireKeepsAFamily(t *testing.T) {
 	}
 }
 
+// A reservation whose subnet this node has, but that lacks a family or has one too many, is neither ignored, so that
+// the node would get another subnet, nor replaced. The error names it and the one to write. With that one, the node
+// keeps its subnet.
+func TestReservationOfOneFamily(t *testing.T) {
+	t.Parallel()
+	dual := tenNet
+	dual.V6 = cafeNet
+	for _, c := range []struct {
+		reservation string
+		cfg         subnet.Config
+		wants       string
+		write       string // such a key
+	}{
+		{"10.5.34.0-24", dual, "10.5.34.0-24&<IPv6 subnet>", "10.5.34.0-24&2001:cafe:42:7::-64"},
+		{"0.0.0.0-0&2001:cafe:42:7::-64", dual, "<IPv4 subnet>&2001:cafe:42:7::-64", "10.5.34.0-24&2001:cafe:42:7::-64"},
+		{"10.5.34.0-24&2001:cafe:42:7::-64", tenNet, "10.5.34.0-24", "10.5.34.0-24"},
+	} {
+		t.Run(c.reservation, func(t *testing.T) {
+			t.Parallel()
+			srv := etcdtest.Start(t)
+			st := outside(t, srv)
+			st.put("subnets/"+c.reservation, peerOf("192.168.64.3", "fd64::3", 1))
+			want := at("192.168.64.3")
+			want.V6.PublicIP = addr("fd64::3")
+			var err error
+			want.V4.Subnet, want.V6.Subnet, err = parseKey(c.reservation)
+			must(t, err)
+			booted := at("192.168.64.3") // without the subnet file
+			booted.V6.PublicIP = want.V6.PublicIP
+			n := start(t, srv.Endpoint(), nil)
+			for _, want := range []subnet.Lease{want, booted} {
+				_, err = n.Acquire(t.Context(), c.cfg, want)
+				misfit, ok := errors.AsType[*misfitError](err)
+				if !ok || misfit.Key != base+"/subnets/"+c.reservation || misfit.Wants != c.wants {
+					t.Errorf("got %v, want that %s is to be written", err, c.wants)
+				}
+			}
+			resp, err := st.Get(t.Context(), base+"/subnets/", clientv3.WithPrefix())
+			if err != nil || resp.Count != 1 || resp.Kvs[0].Version != 1 {
+				t.Errorf("the keys have changed: %v, %v", resp, err)
+			}
+			st.put("subnets/"+c.write, peerOf("192.168.64.3", "fd64::3", 1))
+			if l, err := n.Acquire(t.Context(), c.cfg, want); err != nil || l.Name != base+"/subnets/"+c.write {
+				t.Errorf("with that reservation: %s, %v", l.Name, err)
+			}
+		})
+	}
+}
+
+// A reservation that lacks a family does not take a node the subnet that it has: neither that of its subnet file nor, after
+// a boot, that of its key.
+func TestReservationOfOneFamilyIsStale(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	outside(t, srv).put("subnets/10.5.34.0-24", peerOf("192.168.64.3", "fd64::3", 1))
+	dual := tenNet
+	dual.V6 = cafeNet
+	want := at("192.168.64.3")
+	want.V6.PublicIP = addr("fd64::3")
+	want.V4.Subnet = netip.MustParsePrefix("10.5.50.0/24")
+	for range 2 {
+		l, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), dual, want)
+		if err != nil || l.V4.Subnet.String() != "10.5.50.0/24" {
+			t.Errorf("got %v, %v", l.V4.Subnet, err)
+		}
+		want.V4.Subnet = netip.Prefix{}
+	}
+}
+
 func TestIPv6Only(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)

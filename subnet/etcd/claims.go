@@ -27,6 +27,10 @@ import (
 //	other key with our address, the oldest first              can have such a key, which our user may not write
 //	new key with a free subnet                                cannot create such a key
 //
+// A reservation with our address that has a subnet of the configuration, but lacks a family
+// or has one too many, is an error (misfitError): instead of the third row and those below it,
+// if the subnet file has that subnet, and otherwise instead of the last row.
+//
 // If the user may not write a single one of the existing keys, the key with the
 // subnets of the subnet file is used, and Publish says which permission is
 // missing.
@@ -116,6 +120,11 @@ func (m *Manager) chooseHome(ctx context.Context, cfg subnet.Config, want subnet
 		h.how = "it has our public address"
 		return h, err
 	}
+	for _, r := range h.claims.misfits {
+		if e := misfitOf(cfg, r); e != nil && isFiled(e.keeps, want) {
+			return h, e // a new key could not have this subnet
+		}
+	}
 	if h.former, err = m.replaceable(ctx, cfg, h.claims.misfits, want); err != nil {
 		return h, err
 	}
@@ -123,7 +132,7 @@ func (m *Manager) chooseHome(ctx context.Context, cfg subnet.Config, want subnet
 	// a subnet of the subnet file, and else after them (the last row).
 	var full error // why there is no new key, such as a full network; it matters only if no existing one is used
 	h.pick, h.how, full = m.candidate(cfg, want, records, h.former)
-	if len(h.claims.leased) == 0 {
+	if len(h.claims.leased)+len(h.claims.misfits) == 0 {
 		return h, full
 	}
 	keepsFile := full == nil && isFiled(h.pick, want)
@@ -136,6 +145,13 @@ func (m *Manager) chooseHome(ctx context.Context, cfg subnet.Config, want subnet
 		if h.existing, err = m.firstWritable(ctx, h.claims.leased); h.existing != nil || err != nil {
 			h.how = "it has our public address"
 			return h, err
+		}
+		for _, r := range h.claims.misfits {
+			if e := misfitOf(cfg, r); e != nil {
+				if may, err := m.mayWrite(ctx, r.key); may || err != nil {
+					return h, cmp.Or[error](err, e)
+				}
+			}
 		}
 	}
 	return h, full
@@ -203,6 +219,9 @@ func (m *Manager) replaceable(ctx context.Context, cfg subnet.Config, misfits []
 			break
 		}
 		if r.kv.Lease == 0 {
+			if misfitOf(cfg, r) != nil {
+				continue // an error, or warnOthers names it
+			}
 			m.log.Warn("ignoring a reservation with our public address that does not fit the network configuration", "key", r.key)
 			continue
 		}
@@ -218,6 +237,36 @@ func (m *Manager) replaceable(ctx context.Context, cfg subnet.Config, misfits []
 		}
 	}
 	return former, nil
+}
+
+// misfitError means that a reservation of this node has one of its subnets, but not those
+// of the configuration, because its address families, or the network of one, have changed.
+type misfitError struct {
+	Key   string       // of the reservation
+	Wants string       // the name of a key that fits
+	keeps subnet.Lease // the subnets that fit
+}
+
+func (e *misfitError) Error() string {
+	return fmt.Sprintf("the reservation %s does not have the subnets that the network configuration requires: "+
+		"write %s as this node's reservation, and delete this key", e.Key, e.Wants)
+}
+
+// misfitOf returns the error of a misfit that is a reservation and has a subnet that fits;
+// nil: r is none.
+func misfitOf(cfg subnet.Config, r record) *misfitError {
+	v4, v6 := keepSubnets(cfg, r.lease, nil) // nil: its own key has them
+	if r.kv.Lease != 0 || !v4.IsValid() && !v6.IsValid() {
+		return nil
+	}
+	wants := formatKey(v4, v6)
+	if cfg.V4.On() && !v4.IsValid() {
+		wants = strings.Replace(wants, noV4, "<IPv4 subnet>", 1)
+	}
+	if cfg.V6.On() && !v6.IsValid() {
+		wants += "&<IPv6 subnet>"
+	}
+	return &misfitError{Key: r.key, Wants: wants, keeps: subnet.Lease{V4: subnet.Endpoint{Subnet: v4}, V6: subnet.Endpoint{Subnet: v6}}}
 }
 
 // warnOthers logs the claims other than key, which is used, and former, which are

@@ -186,6 +186,20 @@ func TestForeignKeyWithRoles(t *testing.T) {
 	}
 }
 
+// A node whose user may write its reservation only is told after a boot, too, that the reservation lacks a family. It is
+// not told to use another node's reservation.
+func TestReservationOfOneFamilyWithRoles(t *testing.T) {
+	t.Parallel()
+	srv := secured(t)
+	as(t, srv, "node-a", "a's").put("subnets/10.5.1.0-24", peer("192.168.64.2")) // older
+	dual := tenNet
+	dual.V6 = cafeNet
+	_, err := start(t, srv.Endpoint(), login("node-b", "b's")).Acquire(t.Context(), dual, at("192.168.64.2"))
+	if misfit, ok := errors.AsType[*misfitError](err); !ok || misfit.Key != base+"/subnets/10.5.2.0-24" {
+		t.Errorf("got %v", err)
+	}
+}
+
 // A former key of the subnet file that our user may not delete does not prevent the creation of a new one.
 func TestFormerKeyWithRoles(t *testing.T) {
 	t.Parallel()
