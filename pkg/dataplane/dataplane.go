@@ -158,12 +158,14 @@ type Dataplane interface {
 	// ours that are not in it. A refused entry does not stop others, and the next
 	// Apply retries it. If the path is the reason, refused contains the path (once),
 	// otherwise err contains the entry. With State.Keep, or if something could not be
-	// read (reconcile.IsUnknown), nothing is deleted.
+	// read (reconcile.IsUnknown), nothing is deleted. It also deletes the IPv6 gateways that
+	// LeaveSubnets left and whose routes hide that of a path.
 	Apply(ctx context.Context, links Links, s State) (refused []Refused, err error)
 	// LeaveSubnets deletes the addresses that bridges without pods, which the CNI plugin bridge
 	// makes, have as gateways of former subnets of this node. The error is a FormerSubnetError if
-	// one has pods. node is the name of this node in Kubernetes, for messages; "": not in
-	// Kubernetes.
+	// one has pods and an IPv4 gateway. An IPv6 gateway of a bridge with pods stays until Apply
+	// has a path to its subnet. node is the name of this node in Kubernetes, for messages; "":
+	// not in Kubernetes.
 	LeaveSubnets(former []netip.Prefix, node string) error
 	// Changes receives one value after any number of changes by somebody else.
 	Changes() <-chan struct{}

@@ -17,23 +17,37 @@ import (
 
 // formerBridges are bridges with the gateway address of a subnet that this node had
 // before. The CNI plugin bridge makes the bridge of pods with the first pod, and refuses
-// new pods as long as the bridge has an IPv4 address of another subnet; an IPv6 address is
-// added to others. It never deletes a bridge, so that this lasts until a boot.
+// new pods as long as the bridge has an IPv4 address of another subnet, or an IPv6 one of a
+// subnet that overlaps the new one, as after a change of the mask; this is not reported. It
+// adds another IPv6 address to the others. It never deletes a bridge, so that this lasts until a boot.
 //
-//	bridge                action
-//	without ports         its addresses are deleted; the next pod gives it the new ones
-//	with ports (pods)     with IPv4 a dataplane.FormerSubnetError, until the last port leaves
+//	bridge                     action
+//	without ports              its addresses are deleted; the next pod gives it the new ones
+//	with ports (pods), IPv4    a dataplane.FormerSubnetError, until the last port leaves
+//	with ports (pods), IPv6    the address is deleted once a path leads to its subnet (yield)
+//
+// A bridge's address has a route to its subnet, which would hide that of a peer that has the
+// subnet now. The peer's IPv4 route replaces it (routeStore.Set). The IPv6 one has another
+// metric, stays, and is used first. The pods of the former subnet are cut off from other nodes anyway.
+// A bridge that is the underlay keeps it: somebody else may need it.
 //
 // The subnet file says which subnets were this node's. Only the CNI plugin gives a bridge an
 // address of one, so that flanneld may delete it. The exception is Docker's default bridge, to which
 // an operator can give the node's subnet. Docker sets its address at its start only, so that this
-// bridge keeps it. The loop calls leaveSubnets, the watcher the observe methods, both relist.
+// bridge keeps it. The loop calls leaveSubnets and yield, the watcher the observe methods, both relist.
 type formerBridges struct {
 	devices  *devices                       // for its netlink socket
 	gateways atomic.Pointer[[]netip.Prefix] // of the former subnets; nil before the first leaveSubnets
 	dirty    atomic.Bool                    // a bridge may have one of the gateways: the next leaveSubnets looks
 	err      error                          // of the last look, which each call returns; of the loop alone
 	used     atomic.Bool                    // a bridge with ports has one of the gateways, so that it matters when a port leaves
+	used6    []bridgeAddr                   // the IPv6 gateways of bridges with ports, as of the last look; of the loop alone
+}
+
+// bridgeAddr is an address of a bridge.
+type bridgeAddr struct {
+	bridge netlink.Link
+	addr   netlink.Addr
 }
 
 // LeaveSubnets implements dataplane.Dataplane. Each pass that could read everything calls it. former
@@ -59,7 +73,7 @@ func (b *formerBridges) leaveSubnets(former []netip.Prefix, node string) error {
 		b.used.Store(len(used) > 0)
 		b.err = err
 		for _, e := range used {
-			if len(e.Addresses) > 0 { // IPv4; those of IPv6 hinder no pod
+			if len(e.Addresses) > 0 { // IPv4; those of IPv6 hinder no pod, unless the new subnet overlaps
 				b.err = errors.Join(b.err, e)
 			}
 		}
@@ -72,9 +86,10 @@ func (b *formerBridges) leaveSubnets(former []netip.Prefix, node string) error {
 }
 
 // freeBridges deletes the gateways from bridges without ports, and returns the bridges with
-// ports (used) that have one, with their IPv4 addresses, of which there may be none. err is
-// about what could not be read or deleted.
+// ports (used) that have one, with their IPv4 addresses, of which there may be none. It sets
+// used6. err is about what could not be read or deleted.
 func (b *formerBridges) freeBridges(gateways []netip.Prefix, node string) (used []*dataplane.FormerSubnetError, err error) {
+	b.used6 = nil
 	if len(gateways) == 0 {
 		return nil, nil
 	}
@@ -104,6 +119,8 @@ func (b *formerBridges) freeBridges(gateways []netip.Prefix, node string) (used 
 		for _, a := range own {
 			if p := rtnetlink.PrefixOf(a.IPNet); p.Addr().Is4() {
 				e.Addresses = append(e.Addresses, p)
+			} else {
+				b.used6 = append(b.used6, bridgeAddr{l, a})
 			}
 		}
 		used = append(used, e)
@@ -114,11 +131,62 @@ func (b *formerBridges) freeBridges(gateways []netip.Prefix, node string) (used 
 // freeBridge deletes the addresses from a bridge without ports.
 func (b *formerBridges) freeBridge(bridge netlink.Link, addrs []netlink.Addr) error {
 	for _, a := range addrs {
-		p, name := rtnetlink.PrefixOf(a.IPNet), bridge.Attrs().Name
-		if err := b.devices.handle.AddrDel(bridge, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
-			return fmt.Errorf("delete %s from the bridge %s: %w", p, name, err)
+		if err := b.deleteAddr(bridgeAddr{bridge, a}); err != nil {
+			return err
 		}
-		b.devices.log.Info("deleted the gateway of a former subnet from a bridge without pods", "cause", causeBridgeFreed, "bridge", name, "address", p)
+		b.devices.log.Info("deleted the gateway of a former subnet from a bridge without pods", "cause", causeBridgeFreed,
+			"bridge", bridge.Attrs().Name, "address", rtnetlink.PrefixOf(a.IPNet))
+	}
+	return nil
+}
+
+// yield deletes those IPv6 gateways from bridges with ports whose routes hide that of a path of
+// s. Apply calls it when the paths have their routes, except the refused ones.
+func (b *formerBridges) yield(s dataplane.State, refused []dataplane.Refused) error {
+	var errs []error
+	b.used6 = slices.DeleteFunc(b.used6, func(g bridgeAddr) bool {
+		gateway := rtnetlink.PrefixOf(g.addr.IPNet)
+		if !slices.ContainsFunc(s.Paths, func(p *dataplane.Path) bool {
+			return p.Dst.Contains(gateway.Addr()) && p.Dst.Bits() <= gateway.Bits() &&
+				!slices.ContainsFunc(refused, func(r dataplane.Refused) bool { return r.Dst == p.Dst })
+		}) {
+			return false
+		}
+		underlay, err := b.isUnderlay(g.bridge, s.Underlay)
+		if err == nil && !underlay {
+			err = b.deleteAddr(g)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			b.dirty.Store(true) // the next pass looks again
+		}
+		if err != nil || underlay {
+			return false
+		}
+		b.devices.log.Warn("another node has a former subnet of this node: deleted its gateway from the bridge; pods with an address of it must be recreated",
+			"cause", causeBridgeYielded, "bridge", g.bridge.Attrs().Name, "address", gateway)
+		return true
+	})
+	return errors.Join(errs...)
+}
+
+// isUnderlay reports whether a bridge has one of this node's own addresses in underlay.
+func (b *formerBridges) isUnderlay(bridge netlink.Link, underlay []netip.Prefix) (bool, error) {
+	addrs, err := readWhole(func() ([]netlink.Addr, error) { return b.devices.handle.AddrList(bridge, netlink.FAMILY_ALL) })
+	if err != nil {
+		return false, fmt.Errorf("list the addresses of %s: %w", bridge.Attrs().Name, err)
+	}
+	return slices.ContainsFunc(addrs, func(a netlink.Addr) bool {
+		own := rtnetlink.PrefixOf(a.IPNet).Addr()
+		return slices.Contains(underlay, netip.PrefixFrom(own, own.BitLen()))
+	}), nil
+}
+
+// deleteAddr deletes an address, which may be gone already.
+func (b *formerBridges) deleteAddr(a bridgeAddr) error {
+	err := b.devices.handle.AddrDel(a.bridge, &a.addr)
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete %s from the bridge %s: %w", rtnetlink.PrefixOf(a.addr.IPNet), a.bridge.Attrs().Name, err)
 	}
 	return nil
 }
@@ -126,8 +194,11 @@ func (b *formerBridges) freeBridge(bridge netlink.Link, addrs []netlink.Addr) er
 // dockerBridge is the name of Docker's default bridge.
 const dockerBridge = "docker0"
 
-// causeBridgeFreed is a cause in the log.
-const causeBridgeFreed = "bridge-freed"
+// These are causes in the log.
+const (
+	causeBridgeFreed   = "bridge-freed"
+	causeBridgeYielded = "bridge-yielded"
+)
 
 // hasPorts reports whether a bridge has ports.
 func hasPorts(bridge netlink.Link, all []netlink.Link) bool {
