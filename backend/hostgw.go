@@ -2,6 +2,8 @@ package backend
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
@@ -29,10 +31,22 @@ func parseHostGW(o *conf.Object, os string) Maker {
 		}
 		h := hostgw{plain{Node: n, Name: "host-gw"}}
 		if os == "windows" {
-			return bridge{h, name, dns}, nil, nil
+			return bridge{h, name, dns}, h.warnings(), nil
 		}
-		return h, nil, nil
+		return h, h.warnings(), nil
 	}
+}
+
+// warnings warns of a dual stack in which IPv6 is likely to cut off IPv4, as in a cloud that
+// gives each host an IPv6 address of length 128 by DHCP, and announces no network on the link.
+func (h hostgw) warnings() []string {
+	own := h.Underlay.V6.WithZone("")
+	if !h.V4 || !h.V6 || !own.IsValid() ||
+		slices.ContainsFunc(h.Underlay.OnLink, func(p netip.Prefix) bool { return p.Contains(own) && !p.IsSingleIP() }) {
+		return nil
+	}
+	return []string{fmt.Sprintf("host-gw: no network on the link of %s contains its IPv6 address %s. Peers with IPv6 are rejected, also for IPv4, "+
+		"if their IPv6 addresses are not on the link either: disable IPv6, or use another backend", h.Underlay.Name, own)}
 }
 
 // Paths implements Backend. A peer that is on our link in only one of the

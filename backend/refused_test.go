@@ -1,6 +1,8 @@
 package backend_test
 
 import (
+	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -109,6 +111,31 @@ func TestRefusedConfiguration(t *testing.T) {
 	}
 	if _, warnings := make1(t, backend.KindOf("vxlan"), `{"MTU": 9000}`, "linux", backend.Node{Underlay: eth0, V4: true}); len(warnings) != 1 || !logtest.Names(warnings[0], "9000", "eth0") {
 		t.Errorf("an MTU above the underlay's gives the warnings %q", warnings)
+	}
+}
+
+// Where IPv6 is not on the link, host-gw rejects a peer that has it, also for IPv4. It warns of that before there are peers.
+func TestIPv6OffTheLink(t *testing.T) {
+	dhcp := eth0
+	dhcp.OnLink = []netip.Prefix{netip.MustParsePrefix("192.168.100.0/24"), netip.MustParsePrefix("fe80::/64"), netip.PrefixFrom(dhcp.V6, 128)}
+	for _, os := range []string{"linux", "windows"} {
+		for _, test := range []struct {
+			node backend.Node
+			want int
+		}{
+			{backend.Node{Underlay: dhcp, V4: true, V6: true}, 1},
+			{backend.Node{Underlay: dhcp, V4: true}, 0},
+			{backend.Node{Underlay: eth0, V4: true, V6: true}, 0},
+		} {
+			b, warnings := make1(t, backend.KindOf("host-gw"), `{}`, os, test.node)
+			if len(warnings) != test.want || test.want > 0 && !logtest.Names(warnings[0], dhcp.V6.String(), dhcp.Name) {
+				t.Errorf("%s, %v: warnings %q, want %d", os, test.node, warnings, test.want)
+			}
+			peer := lease("10.5.2.0/24", "192.168.100.2", "", "2001:cafe:42:2::/64", "fd00:100::2", "")
+			if _, err := b.Paths(&peer); errors.Is(err, backend.ErrOffLink) != (test.want > 0) {
+				t.Errorf("%s, %v: the paths to a peer: %v", os, test.node, err)
+			}
+		}
 	}
 }
 
