@@ -171,6 +171,10 @@ func (e Env) Former(next Lease) (v4, v6 []netip.Prefix) {
 	return list(e.V4Subnet, e.FormerV4, next.V4.Subnet), list(e.V6Subnet, e.FormerV6, next.V6.Subnet)
 }
 
+// ErrDirGone is wrapped by an error of WriteEnv: the directory of the file was deleted, and the process has only the
+// mount of it, so that no later call succeeds.
+var ErrDirGone = file.ErrDirGone
+
 // ErrMalformed is wrapped by the error about a file that is not a valid subnet file, or whose owner is not trusted
 // (file.Unusable).
 var ErrMalformed = errors.New("not a subnet file")

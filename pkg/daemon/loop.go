@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/file"
 	"flannel/pkg/reconcile"
+	"flannel/subnet"
 )
 
 // loop makes the passes of one membership, which is the time with one subnet. One goroutine
@@ -39,7 +39,7 @@ func (d *Daemon) newLoop(n *node, in *inbox) *loop {
 }
 
 // run makes a pass at once, and then whenever something may have changed. It returns nil
-// when ctx ends, and file.ErrDirGone if the subnet file cannot be written again while this
+// when ctx ends, and subnet.ErrDirGone if the subnet file cannot be written again while this
 // process runs. The Board takes the process for one that hangs if a pass, from BeginPass
 // to EndPass (in report), lasts for more than two minutes.
 func (l *loop) run(ctx context.Context) error {
@@ -53,7 +53,7 @@ func (l *loop) run(ctx context.Context) error {
 		}
 		p.took = time.Since(began)
 		l.report(p)
-		if err := p.failed.of(partSubnetFile); errors.Is(err, file.ErrDirGone) {
+		if err := p.failed.of(partSubnetFile); errors.Is(err, subnet.ErrDirGone) {
 			return err
 		}
 		// Passes must not use all of the CPU time while notifications keep arriving: at most half.
@@ -160,7 +160,7 @@ func (l *loop) logResult(p *pass) {
 	}
 	msg := "could not update the network, will retry"
 	switch {
-	case errors.Is(p.failed.of(partSubnetFile), file.ErrDirGone):
+	case errors.Is(p.failed.of(partSubnetFile), subnet.ErrDirGone):
 		msg = "could not write the subnet file, ending" // run returns the error
 	case len(p.failed.own()) == 0:
 		msg = "other nodes do not know this node; its network stays as it is"

@@ -120,7 +120,7 @@ const (
 	partDevices = "devices"
 	partPeers   = "peers"
 	partPaths   = "dataplane"
-	// partSubnetFile fails with file.ErrDirGone if a restart of the container is needed (loop.run).
+	// partSubnetFile fails with subnet.ErrDirGone if a restart of the container is needed (loop.run).
 	partSubnetFile = "subnet-file"
 	// partCluster fails while other nodes cannot know this node, which this node can
 	// neither change nor retry.

@@ -24,7 +24,10 @@ func (d *Daemon) movedPart() part {
 		if len(p.former.networks) > 0 || p.failed.has(partDevices) {
 			return nil
 		}
-		env, _ := subnet.ReadEnv(d.Settings.SubnetFile) // after an error, it has no subnet
+		env, err := subnet.ReadEnv(d.Settings.SubnetFile)
+		if err != nil && !errors.Is(err, subnet.ErrMalformed) { // a malformed file has no subnet
+			return err
+		}
 		other := func(filed, ours netip.Prefix) bool { return filed.IsValid() && filed != ours }
 		if !other(env.V4Subnet, p.lease.V4.Subnet) && !other(env.V6Subnet, p.lease.V6.Subnet) {
 			return nil

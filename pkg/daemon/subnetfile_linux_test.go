@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"os"
@@ -12,7 +11,6 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
-	"flannel/pkg/file"
 	"flannel/subnet"
 )
 
@@ -56,14 +54,12 @@ func TestEndsWithoutDirectory(t *testing.T) {
 		changed := make(chan struct{}, 1)
 		d.Settings.SubnetFile, d.Settings.CompareAll, d.EnvFile = container+"/subnet.env", time.Hour, changed
 		l = d.newLoop(l.node, l.in)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
 		ended := make(chan error, 1)
-		go func() { ended <- l.run(ctx) }()
+		go func() { ended <- l.run(t.Context()) }()
 		eventually.Nil(t, "written", func() error { _, err := os.Stat(d.Settings.SubnetFile); return err })
 		eventually.Nil(t, "deleted", func() error { return os.RemoveAll(host) }) // a pass may write the file before it is empty
 		changed <- struct{}{}
-		if err := <-ended; !errors.Is(err, file.ErrDirGone) {
+		if err := <-ended; !errors.Is(err, subnet.ErrDirGone) {
 			env, readErr := subnet.ReadEnv(d.Settings.SubnetFile)
 			t.Errorf("ended with %v; the file has %+v (%v)", err, env, readErr)
 		}

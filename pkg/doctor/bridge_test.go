@@ -114,12 +114,12 @@ func TestAddressOfOthers(t *testing.T) {
 		s.Env = c.env
 		s.onBridge(slices.Concat(c.byFlanneld, c.foreign, c.others, c.own)...)
 		r := find(t, Examine(s), "FL207")
-		if logtest.Names(r.Fix, "FL103") != (c.others != nil) || logtest.Names(r.Fix, "ip link delete") {
+		if logtest.Names(r.Fix, "FL103") != (c.others != nil) || logtest.Names(r.Fix, "link delete") {
 			t.Errorf("%s: %s, %q, %q", name, r.Verdict, r.Seen, r.Fix)
 		}
 		for _, a := range slices.Concat(c.byFlanneld, c.foreign, c.others, c.own) {
 			isForeign, isFormer := slices.Contains(c.foreign, a), slices.Contains(c.byFlanneld, a)
-			if logtest.Names(r.Fix, "ip address delete "+a+" dev cni0") != isForeign || logtest.Names(r.Fix, "flanneld deletes "+a) != isFormer {
+			if logtest.Names(r.Fix, "delete "+a+" dev") != isForeign || logtest.Names(r.Fix, "flanneld deletes "+a) != isFormer {
 				t.Errorf("%s: %s: %s, %q, %q", name, a, r.Verdict, r.Seen, r.Fix)
 			}
 			if isOwn := slices.Contains(c.own, a); name != "many" && logtest.Names(r.Seen, a) == isOwn {
@@ -132,7 +132,7 @@ func TestAddressOfOthers(t *testing.T) {
 		s := dualStack()
 		s.Env = former
 		s.onBridge(address)
-		if r := find(t, Examine(s), "FL207"); logtest.Names(r.Fix, "kubectl delete pods") != want {
+		if r := find(t, Examine(s), "FL207"); logtest.Names(r.Fix, "delete pods") != want {
 			t.Errorf("%s: %q", address, r.Fix)
 		}
 	}

@@ -169,7 +169,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	}
 	// What the kernel refuses because of a peer's address becomes the error of that peer's path.
 	refused, err := dataplane.AttributeRefusals(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
-	if err == nil && !s.Keep { // so that all paths have their routes, except the refused ones
+	if err == nil && !s.Keep { // without an error, also of the guard, all paths have their routes, except the refused ones
 		err = d.bridges.yield(s, refused)
 	}
 	for _, k := range d.kinds {

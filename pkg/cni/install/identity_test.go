@@ -94,7 +94,7 @@ func TestReasonToKeep(t *testing.T) {
 		"development build over a release": {identity{upTo(7), "flanneld", "dev"}, identity{upTo(7), "flanneld", "v1.0.0"}, "", ""},
 	} {
 		if kept := c.ours.reasonToKeep(c.installed, c.version); (kept == "") != (c.kept == "") || !strings.Contains(kept, c.kept) ||
-			strings.Contains(kept, "of the configuration") != (kept != "" && c.version != "" && !slices.Contains(c.installed.Supported, c.version)) {
+			strings.Contains(kept, "support CNI") != (kept != "" && c.version != "" && !slices.Contains(c.installed.Supported, c.version)) {
 			t.Errorf("%s: %q, want %q", name, kept, c.kept)
 		}
 	}

@@ -1,12 +1,10 @@
 package install
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,10 +20,8 @@ func TestKeepEndsWithoutDirectory(t *testing.T) {
 		n.must(errors.Join(os.Mkdir(host, 0o755), os.Mkdir(container, 0o755)))
 		n.must(unix.Mount(host, container, "", unix.MS_BIND, ""))
 		t.Cleanup(func() { _ = unix.Unmount(container, unix.MNT_DETACH) })
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
 		ended := make(chan error, 1)
-		go func() { ended <- n.Keep(ctx, slog.New(n.log)) }()
+		go func() { ended <- n.Keep(t.Context(), slog.New(n.log)) }()
 		n.until("installed", func() bool { return n.read(recordOf(n.ConfTo)) == source })
 		n.until("deleted", func() bool { return os.RemoveAll(host) == nil }) // Keep may write a file before it is empty
 		n.must(os.Mkdir(host, 0o755))

@@ -63,13 +63,13 @@ func useFormerBridge(t *testing.T, version, bridge, former string, want []string
 		t.Helper()
 		var e *types.Error
 		if !errors.As(err, &e) || e.Code != code || !logtest.Names(e.Msg, append(names, name)...) || !logtest.Names(e.Details, "spec.nodeName") ||
-			logtest.Names(e.Details, "flanneld corrects") != ownFormer || logtest.Names(e.Details, "ip link delete") {
+			logtest.Names(e.Details, "flanneld corrects") != ownFormer || logtest.Names(e.Details, "link delete") {
 			t.Errorf("%s: %+v", what, err)
 			return
 		}
 		for _, address := range append(slices.Clone(names), "10.5.72.1/24", "10.5.73.1/24") {
 			isForeign := slices.Contains(foreign, address)
-			if logtest.Names(e.Details, "ip address delete "+address+" dev "+name) != isForeign {
+			if logtest.Names(e.Details, "delete "+address+" dev "+name) != isForeign {
 				t.Errorf("%s: %q has a command for %s: %t", what, e.Details, address, !isForeign)
 			}
 		}
