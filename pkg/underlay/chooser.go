@@ -80,15 +80,25 @@ func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Dec
 	if c.inUse == nil {
 		patience = adoptAtStart
 	}
-	d, err := decide(s, o, v4, v6, past{home: c.home, last: c.last, dhcp: c.dhcp, inUse: c.inUse, patience: patience, wait: func(a netip.Addr) bool {
+	adopts := false // whether an address that may float has waited for long enough
+	p := past{home: c.home, last: c.last, dhcp: c.dhcp, inUse: c.inUse, patience: patience, wait: func(a netip.Addr) bool {
 		since, known := c.alone[a]
 		if !known {
 			since = now
 		}
 		alone[a] = since
-		return now.Sub(since) < patience
-	}})
-	c.alone = alone // addresses that decide did not ask about are forgotten
+		waits := now.Sub(since) < patience
+		adopts = adopts || !waits
+		return waits
+	}}
+	d, err := decide(s, o, v4, v6, p)
+	c.alone = alone           // addresses that decide did not ask about are forgotten
+	if err == nil && adopts { // another candidate comes before an address that may float
+		p.wait = func(netip.Addr) bool { return true }
+		if other, err := decide(s, o, v4, v6, p); err == nil {
+			d = other
+		}
+	}
 	if err == nil {
 		err = c.await(now, o, d)
 	}

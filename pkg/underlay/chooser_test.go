@@ -130,6 +130,7 @@ func TestChooserStays(t *testing.T) {
 		{second, vip, other, "eth0 100,tun0 50", "!", ""},
 		{29 * second, vip, other, "eth0 100,tun0 50", "!", ""},
 		{second, vip, other, "eth0 100,tun0 50", "tun0 10.8.0.6", ""},
+		{2 * time.Minute, vip, other, "eth0 100,tun0 50", "tun0 10.8.0.6", ""},
 		{second, own, other, "eth0 100,tun0 50", "eth0 192.168.1.5", "tun0"},
 		{second, own, other, "eth1 20", "!", ""},
 		{30 * second, own, other, "tun0 50,eth1 200", "tun0 10.8.0.6", ""},
@@ -345,6 +346,8 @@ func TestChooserWaitsForAddresses(t *testing.T) {
 			{0, "fe80::5/64", both1, "", "!", ""}, {second, both0, both1, "", "eth0", ""}}},
 		"router advertisement, and a floating address": {true, "eth0 100,eth1 200", []step{
 			{0, own + ",fd00::50/128", both1, "", "!", ""}, {second, both0 + ",fd00::50/128", both1, "", "eth0", ""}}},
+		"a floating address, and another interface": {true, "eth0 100,eth1 200", []step{{0, own + ",fd00::50/128", both1, "", "!", ""},
+			{10 * second, own + ",fd00::50/128", both1, "", "eth1", ""}, {120 * second, own + ",fd00::50/128", both1, "", "eth1", ""}}},
 		"the address moves": {true, "eth0 100,eth1 200", []step{
 			{0, both0, both1, "", "eth0", ""}, {second, "", own + ",fd02::7/64", "", "eth1", ""}}},
 		"IPv4 does not count": {false, "eth0 100,eth1 200", []step{{0, own, both1, "", "eth1", ""}}},
