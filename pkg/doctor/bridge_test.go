@@ -66,6 +66,11 @@ func TestBridgeAddress(t *testing.T) {
 		{"FL207", Warn, "fd09::1/64 fd05::/64", func(s *Snapshot) { s.onBridge("10.5.3.1/24", "fd05::1/64", "fd09::1/64") }},
 		{"FL207", Warn, "10.5.9.1/24 10.5.3.0/24", func(s *Snapshot) { s.onBridge("10.5.3.1/24", "10.5.9.1/24") }},
 		{"FL207", Warn, "fd09::1/64 fd05::/64", func(s *Snapshot) { s.onBridge("fd09::1/64") }},
+		// The node was in both families before.
+		{"FL207", OK, "10.5.3.0/24", func(s *Snapshot) {
+			s.Env.Value.FormerV6 = []netip.Prefix{pfx("fd05::/64")}
+			s.onBridge("10.5.3.1/24", "fd05::1/64")
+		}},
 		// With these the plugin bridge does not compare the address, or the bridge has none.
 		{"FL207", Skipped, "dhcp", func(s *Snapshot) { s.delegates(`"ipam":{"type":"dhcp"}`) }},
 		{"FL207", Skipped, "forceAddress", func(s *Snapshot) { s.delegates(`"delegate":{"forceAddress":true}`) }},

@@ -178,7 +178,7 @@ func bridgeAddress(s Snapshot) Finding {
 			seen += "; the plugin bridge refuses new pods because of " + several(a.refusing)
 		}
 		unknown := formerKnown(s)
-		const byFlanneld = "flanneld deletes %s with the last pod of that subnet."
+		const byFlanneld = "flanneld deletes %s when no pod is on %s any more."
 		switch {
 		case unknown.Verdict != "":
 			return verdict("See FL103, and run the doctor again: what to do depends on the former subnets in the subnet file.",
@@ -192,21 +192,23 @@ func bridgeAddress(s Snapshot) Finding {
 				own + " (in Kubernetes, kubectl get pods -A -o wide " + pods + " shows the addresses), and run " +
 				strings.Join(commands, "; ") + "."
 			if len(a.former) > 0 {
-				fix += " " + fmt.Sprintf(byFlanneld, several(a.former))
+				fix += " " + fmt.Sprintf(byFlanneld, several(a.former), b.Name)
 			}
 			return verdict(fix, "%s; no former subnet in the subnet file has as its gateway: %s, which flanneld does not delete",
 				seen, several(a.foreign))
 		case len(a.refusing) > 0:
 			return fail("Delete its pods, which are of an earlier subnet; in Kubernetes: kubectl delete pods -A "+pods+". "+
-				fmt.Sprintf(byFlanneld, several(a.former)), "%s", seen)
+				fmt.Sprintf(byFlanneld, several(a.former), b.Name), "%s", seen)
 		}
-		return warn(fmt.Sprintf(byFlanneld, several(a.former)), "%s", seen)
+		return warn("Delete the pods of that subnet, which other nodes no longer reach. "+fmt.Sprintf(byFlanneld, several(a.former), b.Name),
+			"%s", seen)
 	}
 	return ok("%s", own)
 }
 
-// otherAddresses are the addresses of the pods' bridge that are neither link-local IPv6 ones
-// nor the gateways of this node's subnets.
+// otherAddresses are the addresses of the pods' bridge that are neither link-local IPv6 ones nor the gateways of this
+// node's subnets. Those of a family in which the node has no subnet are left out: they hinder nobody, and flanneld
+// leaves them alone.
 type otherAddresses struct {
 	former   []string // gateways of former subnets, by the subnet file; flanneld deletes them
 	foreign  []string // all others, which flanneld does not delete
@@ -222,7 +224,9 @@ func (s Snapshot) otherAddresses(bridge Device) (others otherAddresses) {
 	}
 	for _, a := range addrs {
 		isGatewayOf := func(p netip.Prefix) bool { return isGateway(a, p) }
+		isOfFamily := func(p netip.Prefix) bool { return p.Addr().Is4() == a.IP.Is4() }
 		switch {
+		case !slices.ContainsFunc(s.subnets(), isOfFamily):
 		case a.IP.Is6() && a.IP.IsLinkLocalUnicast(), slices.ContainsFunc(s.subnets(), isGatewayOf):
 		case slices.ContainsFunc(slices.Concat(s.Env.Value.FormerV4, s.Env.Value.FormerV6), isGatewayOf):
 			others.former = append(others.former, withLength(a))
