@@ -37,7 +37,11 @@ func restored(t *testing.T, restore func(*kubetest.Server), kubeletFirst bool) {
 	written := make(chan struct{})
 	n := startWith(t, s, "restored-0", nil, func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 		if away.Load() && strings.Contains(r.URL.RawQuery, "fieldSelector") { // of Hold
-			<-written
+			select {
+			case <-written:
+			case <-r.Context().Done():
+				return nil, r.Context().Err()
+			}
 		}
 		return next.RoundTrip(r)
 	})
