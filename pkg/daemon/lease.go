@@ -51,8 +51,9 @@ func (d *Daemon) updateLease(p *pass) error {
 func (d *Daemon) bridgePart() part { return part{name: "bridge", reconcile: d.leaveFormerSubnets} }
 
 // leaveFormerSubnets frees the pods' bridge of the gateways of this node's former
-// subnets, of the families in use. While the subnet file has a former one, new pods would
-// bring its gateway back.
+// subnets, of the families in use. While the subnet file has a former one, new pods bring its
+// gateway back. movedPart has written the file, unless the network has changed, too, or a device
+// is missing.
 func (d *Daemon) leaveFormerSubnets(_ context.Context, p *pass) error {
 	if p.failed.unknown() || p.failed.has(partSubnetFile) {
 		return nil

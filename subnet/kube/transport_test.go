@@ -37,7 +37,7 @@ func TestWatchIsLogged(t *testing.T) {
 	}
 }
 
-// A changed kubeconfig that cannot be used is said once, until the former one is back. One that is being replaced is not.
+// A changed kubeconfig that cannot be used is logged once, until the former one is back. One that is being replaced is not.
 func TestReload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	step := func(err error) {
