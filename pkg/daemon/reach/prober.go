@@ -51,6 +51,8 @@ const (
 	// maxReceived is how many messages one drain takes, more than the socket holds. Who
 	// sends more than that disturbs the probes, not the daemon.
 	maxReceived = 10000
+	// manyTargets is the number of targets from which on a round takes so long that a second more does not count.
+	manyTargets = 100
 	// reportEvery is a number of turns: mesh.Lasting looks at all peers that are down.
 	reportEvery = 10
 )
@@ -96,13 +98,25 @@ func (p *Prober) Run(ctx context.Context, reportUnreachable func(peers []string)
 		return nil
 	}
 	p.conn.Await(p.receive)
-	// Later: the first turn comes after an interval. Beats: at the moments at which the process wakes anyway.
-	turns := reconcile.Runner{Resync: interval, Later: true, Beats: true, Work: func(context.Context) (time.Duration, error) {
+	// Later: the first turn comes after Resync. Beats: at the moments at which the process wakes anyway.
+	turns := reconcile.Runner{Resync: 2 * interval, Later: true, Beats: true, Work: func(context.Context) (time.Duration, error) {
+		p.turn(reportUnreachable)
+		if !p.quiet() {
+			return interval, nil
+		}
 		p.turn(reportUnreachable)
 		return 0, nil // 0: again after Resync
 	}}
 	turns.Run(ctx)
 	return nil
+}
+
+// quiet reports whether two turns may come at once every other interval, which wakes the process half as often. Among so
+// many peers, each of which is asked in minutes, nobody sees the difference. Suspects are decided turn by turn.
+func (p *Prober) quiet() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.mesh.order) >= manyTargets && len(p.mesh.suspects) == 0
 }
 
 // receive is called by Conn.Await when messages have arrived.

@@ -23,6 +23,7 @@ type wire struct {
 	refuses error
 	down    bool // the underlay
 	sent    int
+	sentAt  []time.Time
 	waiting []packet
 	arrived func() bool
 }
@@ -32,6 +33,7 @@ func (w *wire) Send(from, to netip.Addr, hops int, body []byte) error {
 		return w.refuses
 	}
 	w.sent++
+	w.sentAt = append(w.sentAt, time.Now())
 	if !w.cut {
 		w.waiting = append(w.waiting, packet{from: to, answer: hops == 0, expired: hops > 0, body: slices.Clone(body)})
 		go w.arrived() // Send is called with the Prober's lock held
@@ -136,6 +138,46 @@ func TestProber(t *testing.T) {
 }
 
 // A sender without pauses keeps a Prober from nothing else, and all that it sends is taken.
+// Among many peers, requests are sent by two, until one of them is not answered.
+func TestPairs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &logtest.Log{}
+		conn := &wire{}
+		p := New(conn, Options{Log: log.Logger(), RTT: func(time.Duration) {}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Run(ctx, func([]string) {}) }()
+		w := newWorld(t, manyTargets+1, false)
+		p.Update(w.network(w.nodes[0], Tunnels))
+		// inSeconds returns how many requests are sent in the next seconds, and in how many moments.
+		inSeconds := func(n int) (requests, moments int) {
+			p.mu.Lock()
+			conn.sentAt = nil
+			p.mu.Unlock()
+			time.Sleep(time.Duration(n) * time.Second)
+			synctest.Wait()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(conn.sentAt), len(slices.Compact(slices.Clone(conn.sentAt)))
+		}
+		time.Sleep(5 * time.Second)
+		if requests, moments := inSeconds(20); requests != 20 || moments != 10 {
+			t.Errorf("%d requests in %d moments, want 20 in 10", requests, moments)
+		}
+		p.mu.Lock()
+		conn.cut = true
+		p.mu.Unlock()
+		time.Sleep(6 * time.Second)
+		if requests, moments := inSeconds(20); requests != 20 || moments != 20 {
+			t.Errorf("with suspects, %d requests in %d moments, want 20 in 20", requests, moments)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestFlood(t *testing.T) {
 	conn := &wire{waiting: make([]packet, 2*maxReceived+1)}
 	p := New(conn, Options{Log: (&logtest.Log{}).Logger(), RTT: func(time.Duration) {}})

@@ -15,7 +15,7 @@ import (
 // before others are asked again.
 const focus = 4
 
-// Turn is due once an interval, after everything that was received was passed to
+// Turn is due once an interval, or twice every other one, after everything that was received was passed to
 // Received. It returns the request to send, if any. After a pause, in which the daemon
 // was stopped, such as with its virtual machine or by SIGSTOP, requests that are not
 // answered prove nothing: forgetMisses (update.go) forgets the misses of suspects, and keeps
