@@ -40,8 +40,7 @@ tests() {
 			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack TestHandbackIPIP
 			e2e cmd/flannel-lab/e2e $modules
 			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan TestGuardTranslatedPeer TestGuardWithFlannel
-			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
-			e2e cmd/flannel-lab/e2e TestIPsecOptions TestIPsecFormerOptions TestIPsecRollout
+			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecDrift TestIPsecAdoption TestIPsecDualStack TestIPsecOptions TestIPsecFormerOptions TestIPsecRollout
 			linux pkg/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestTwoOnOneMachine TestFound
 			underlay pkg/linux/underlay TestRead TestWatch
 			linux pkg/linux TestGuardSets TestGuardTrial TestGuardCleanup TestGuardHoldsBackNewPeers

@@ -223,9 +223,10 @@ boot() {
 	fi
 	: >"$work/console"
 	# setpriv ends QEMU when this script is killed. The console is a file that tail reads, so that the script waits for
-	# QEMU itself, and handles signals at once.
-	# shellcheck disable=SC2086 # a list of words
-	setpriv --pdeathsig TERM timeout "${VM_TIMEOUT:-1800}" qemu-system-x86_64 $processor \
+	# QEMU itself, and handles signals at once. Linux schedules sessions against each other (sched_autogroup), and niceness
+	# counts only within one: QEMU gets a session of its own, with the niceness of this script.
+	# shellcheck disable=SC2016,SC2086 # $@ is of the inner shell; a list of words
+	setpriv --pdeathsig TERM setsid sh -c '[ ! -e /proc/self/autogroup ] || nice >/proc/self/autogroup; exec "$@"' sh timeout "${VM_TIMEOUT:-1800}" qemu-system-x86_64 $processor \
 		-m "${VM_MEMORY:-3072}" -smp 1 -nodefaults -no-reboot -display none -serial stdio \
 		-kernel "$kernel/boot/vmlinuz-$release" -initrd "$work/initrd.gz" \
 		-append "console=ttyS0 quiet panic=-1 mitigations=off $arguments" \

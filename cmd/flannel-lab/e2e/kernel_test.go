@@ -37,7 +37,7 @@ func shell(t *testing.T, at machine.Namespaces, format string, args ...any) stri
 	return out
 }
 
-// eventually waits until read returns want, and returns how long that took.
+// eventually waits until read returns want, and returns how long that took, which it logs if it was long.
 func eventually(t *testing.T, why string, want string, read func(context.Context) (string, error)) time.Duration {
 	t.Helper()
 	took, err := machine.Until(t.Context(), timeout, func(ctx context.Context) error {
@@ -49,6 +49,9 @@ func eventually(t *testing.T, why string, want string, read func(context.Context
 	})
 	if err != nil {
 		t.Fatalf("%s: %v", why, err)
+	}
+	if took > time.Second {
+		t.Logf("%s after %v", why, took.Round(time.Millisecond))
 	}
 	return took
 }
