@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -168,7 +169,7 @@ func parseRoute(m []byte) (r route) {
 		case unix.RTA_PREFSRC:
 			r.source = rtnetlink.Address(value)
 		case unix.RTA_PRIORITY:
-			r.metric = number(value)
+			r.metric = int(min(rtnetlink.Number(value), math.MaxInt32)) // unsigned, in contrast to number
 		case unix.RTA_OIF:
 			next.index = number(value)
 		case unix.RTA_GATEWAY:

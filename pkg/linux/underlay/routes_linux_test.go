@@ -10,6 +10,22 @@ import (
 	"flannel/pkg/underlay"
 )
 
+// The largest metric is the worst one.
+func TestReadLargestMetric(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		run(t, plug)
+		run(t, `ip link add eth1 type veth peer name far1; ip link set eth1 up; ip link set far1 up; ip addr add 10.1.0.5/16 dev eth1
+			ip route add default via 10.1.0.1 metric 4294967295`)
+		s, err := Read(underlay.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, err := underlay.Choose(s, underlay.Options{}, true, false); err != nil || l.Name != "eth0" {
+			t.Errorf("chosen is %q (%v), want eth0, of %+v", l.Name, err, s.Defaults)
+		}
+	})
+}
+
 // Of a route through a nexthop object, Read gives the same whether the kernel puts the attributes of the object into
 // the route or not.
 func TestReadNexthopObjects(t *testing.T) {
