@@ -322,6 +322,10 @@ func TestSystemChecks(t *testing.T) {
 		{"FL205", OK, "", func(s *Snapshot) { s.changeDevice("flannel.1", func(d *Device) { d.Parent = 99 }) }},
 		{"FL205", Warn, "5.4.0-100-generic", func(s *Snapshot) { s.Linux.Kernel = "5.4.0-100-generic" }},
 		{"FL205", OK, "", func(s *Snapshot) { s.Linux.Kernel = "5.14.0-427.el9" }},
+		{"FL205", OK, "", func(s *Snapshot) { s.Linux.Kernel = "4.18.0-553.50.1.el8_10.x86_64" }},
+		{"FL205", Warn, "4.18.0-147.8.1.el8_1.x86_64", func(s *Snapshot) { s.Linux.Kernel = "4.18.0-147.8.1.el8_1.x86_64" }},
+		{"FL205", Warn, "5.4.17-2136.300.7.el8uek.x86_64", func(s *Snapshot) { s.Linux.Kernel = "5.4.17-2136.300.7.el8uek.x86_64" }},
+		{"FL205", Warn, "4.18.0-553-generic", func(s *Snapshot) { s.Linux.Kernel = "4.18.0-553-generic" }},
 		{"FL205", Undecided, "ioctl", func(s *Snapshot) {
 			s.changeDevice("flannel.1", func(d *Device) { d.TxChecksum = Unknown[bool]("no such ioctl") })
 		}},

@@ -65,8 +65,9 @@ func bridgePassesRules(s Snapshot) Finding {
 
 // checksums finds two known bugs with checksum offload: kernels before 5.7
 // compute a wrong UDP checksum for an encapsulated packet that was masqueraded
-// (kubernetes/kubernetes#88986), and VMware's vmxnet3 drops or corrupts tunnel
-// packets on ports that it does not know (projectcalico/calico#4727).
+// (kubernetes/kubernetes#88986), unless the distribution has the fix, and
+// VMware's vmxnet3 drops or corrupts tunnel packets on ports that it does not
+// know (projectcalico/calico#4727).
 func checksums(s Snapshot) Finding {
 	tunnels, unknown := s.vxlans(), Finding{} // at least one tunnel: see the check's needs
 	for _, d := range tunnels {
@@ -79,10 +80,10 @@ func checksums(s Snapshot) Finding {
 		case parent.Driver == "vmxnet3" && d.Port != 4789: // it knows this port, that of RFC 7348
 			return warn(off, "%s offloads checksums to %s, whose driver vmxnet3 is known to corrupt them on port %d",
 				d.Name, parent.Name, d.Port)
-		case olderThan(s.Linux.Kernel, 5, 7):
-			return warn(off+" Or use kernel 5.7 or later.",
-				"%s offloads checksums, and kernel %s is known to compute wrong ones for masqueraded packets", d.Name,
-				s.Linux.Kernel)
+		case olderThan(s.Linux.Kernel, 5, 7) && !fixedByRHEL(s.Linux.Kernel):
+			return warn("If UdpInCsumErrors rises on peers (nstat -asz): "+off+" Or use kernel 5.7 or later.",
+				"%s offloads checksums, and kernel %s computes wrong ones for masqueraded packets, unless the distribution "+
+					"has the fix", d.Name, s.Linux.Kernel)
 		}
 	}
 	if unknown.Verdict != "" {
@@ -111,6 +112,15 @@ func olderThan(release string, major, minor int) bool {
 		return false
 	}
 	return haveMajor < major || haveMajor == major && haveMinor < minor
+}
+
+// fixedByRHEL reports whether a kernel is one of RHEL 8.4 or later, or of its
+// relatives, such as 4.18.0-553.el8_10. They have the fix of 5.7
+// (rancher/rke2#1541), but Oracle's 5.4.17 for the same system may not.
+func fixedByRHEL(release string) bool {
+	build := 0
+	n, _ := fmt.Sscanf(release, "4.18.0-%d.", &build)
+	return n == 1 && build >= 305 && strings.Contains(release, ".el8")
 }
 
 // unmanagedDevices finds a LinkManager that manages flanneld's devices: it
