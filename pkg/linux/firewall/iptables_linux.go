@@ -193,7 +193,7 @@ func (p *iptablesPlace) sync(ctx context.Context, want []firewall.Chain) (change
 		if p.isInterrupted(err) || ctx.Err() != nil || isTransient(err) { // says nothing about the rules: not errRefused
 			return changed, fmt.Errorf("write rules: %w", err)
 		}
-		err = fmt.Errorf("write rules: %w: %w: %s", errRefused, err, extensionAdvice(err.Error()))
+		err = fmt.Errorf("write rules: %w: %w: %s", errRefused, err, extensionAdvice(p.variant, err.Error()))
 	}
 	return changed, err // nil if only the position was wrong each time: the jump stays where it is
 }

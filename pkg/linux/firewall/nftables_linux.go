@@ -105,7 +105,7 @@ func (p nftPlace) sync(_ context.Context, want []firewall.Chain) (int, error) {
 	if err := conn.Flush(); isTransient(err) {
 		return 0, fmt.Errorf("write table: %w", err)
 	} else if err != nil {
-		return 0, fmt.Errorf("write table: %w: %w", errRefused, err) // syncPlace tries simpler rules
+		return 0, fmt.Errorf("write table: %w: %w%s", errRefused, err, nftAdvice(err)) // syncPlace tries simpler rules
 	}
 	return max(len(want), 1), nil // 1: nothing is wanted, and the table was removed
 }

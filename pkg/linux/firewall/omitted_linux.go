@@ -5,6 +5,7 @@ import (
 	"errors"
 	"regexp"
 	"slices"
+	"strings"
 
 	"flannel/pkg/firewall"
 )
@@ -72,12 +73,27 @@ func (f *Firewall) syncPlace(ctx context.Context, s *placeState) (changed int, e
 //	Extension comment revision 0 not supported, missing kernel module?
 var extensions = regexp.MustCompile("(?:Couldn't load (?:match|target) [`']|Extension )(\\w+)")
 
-// extensionAdvice says what can be done about refused rules.
-func extensionAdvice(said string) string {
-	modules := "nft_compat, xt_mark and xt_MASQUERADE"
+// extensionAdvice says what can be done about rules that iptables refused.
+func extensionAdvice(v variant, said string) string {
+	if v == variantLegacy && strings.Contains(said, "unable to initialize table") {
+		return "the kernel lacks the tables of iptables-legacy: load iptable_nat and iptable_filter (for IPv6 ip6table_nat and " +
+			"ip6table_filter), let plain iptables be the nft variant, or set EnableNFTables"
+	}
+	modules := "xt_mark, xt_MASQUERADE"
 	if m := extensions.FindStringSubmatch(said); m != nil {
-		modules = "xt_" + m[1] + " and nft_compat"
+		modules = "xt_" + m[1]
+	}
+	if v == variantNFT {
+		modules += ", nft_compat"
 	}
 	return "is a module of the kernel missing? The rules need " + modules +
 		", which are in the package kernel-modules-extra on RHEL and its relatives: install it, or set EnableNFTables"
+}
+
+// nftAdvice is extensionAdvice for the writer NFTables; "" if no module can be the reason.
+func nftAdvice(err error) string {
+	if !absent(err) {
+		return ""
+	}
+	return ": is a module of the kernel missing? The rules need nf_tables, nft_chain_nat and nft_masq: load them, or unset EnableNFTables"
 }

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
@@ -164,12 +168,56 @@ func TestMissingExtensionIsNamed(t *testing.T) {
 		}
 	})
 	for said, want := range map[string]string{
-		"iptables-restore: Warning: Extension comment revision 0 not supported, missing kernel module?": "xt_comment ",
-		"Couldn't load target `MASQUERADE':No such file or directory":                                   "xt_MASQUERADE ",
-		"iptables-restore: line 5 failed":                                                               "nft_compat, xt_mark",
+		"iptables-restore: Warning: Extension comment revision 0 not supported, missing kernel module?": "xt_comment,",
+		"Couldn't load target `MASQUERADE':No such file or directory":                                   "xt_MASQUERADE,",
+		"iptables-restore: line 5 failed":                                                               "xt_mark, xt_MASQUERADE",
 	} {
-		if got := extensionAdvice(said); !strings.Contains(got, want) {
-			t.Errorf("%s: %s; want %s", said, got, want)
+		for _, v := range []variant{variantNFT, variantLegacy} {
+			if got := extensionAdvice(v, said); !strings.Contains(got, want) || strings.Contains(got, "nft_compat") != (v == variantNFT) {
+				t.Errorf("%s: %s: %s; want %s", v, said, got, want)
+			}
 		}
 	}
+}
+
+// The modules of a table that iptables-legacy cannot create are named, by what that says of a table of no kernel.
+func TestMissingLegacyTableIsNamed(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		p := newIPTablesPlace("", "iptables", "-legacy", variantLegacy, "none")
+		err := p.write(t.Context(), change{script: "*none\nCOMMIT\n"})
+		if err == nil {
+			t.Fatal("written")
+		}
+		if got := extensionAdvice(variantLegacy, err.Error()); !strings.Contains(got, "iptable_nat") {
+			t.Errorf("%v: %s", err, got)
+		}
+	})
+}
+
+// A kernel without the modules of nft's tables is said to lack them. The errors are those that it returns, where one that
+// has them does not.
+func TestMissingNFTModulesAreNamed(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		p, want := nftPlace{family: nftables.TableFamilyIPv4}, firewall.Rules(both(firewall.NFTables), v4)
+		faults := nstest.NewFaults(t)
+		for _, errno := range []unix.Errno{unix.ENOENT, unix.EOPNOTSUPP} {
+			refused := 0
+			for n, met := 1, true; met; n++ { // the last one does not fail
+				faults.Fail(n, errno)
+				_, err := p.sync(t.Context(), want)
+				met = faults.Fail(0, 0) >= n
+				if errors.Is(err, errRefused) {
+					if refused++; !strings.Contains(err.Error(), "nft_masq") {
+						t.Errorf("%v", err)
+					}
+				}
+				if _, err := p.sync(t.Context(), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if refused == 0 {
+				t.Errorf("%v is not taken for a refusal, whatever call fails", errno)
+			}
+		}
+	})
 }
