@@ -14,6 +14,7 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 )
 
 // peersRoute is a peer on the link, without a tunnel.
@@ -70,6 +71,17 @@ func TestNoRoomIsNoPeersFault(t *testing.T) {
 			t.Errorf("refused are %v, the error is %v", m.refused, err)
 		}
 	})
+}
+
+// The error of a neighbour for which a kernel before 5.0 has no room names the sysctl, and that of a lack of memory in a
+// system call does not.
+func TestFullNeighbourTable(t *testing.T) {
+	for err, want := range map[error]bool{unix.ENOBUFS: true, unix.ENOSPC: false, reconcile.Unknown(unix.ENOBUFS): false} {
+		got := explainFull([]error{nil, err})
+		if got[0] != nil || !errors.Is(got[1], err) || strings.Contains(got[1].Error(), "gc_thresh3") != want {
+			t.Errorf("%v is explained as %v", err, got)
+		}
+	}
 }
 
 // A device takes the MAC address that it is told to take, and keeps all that leads through it; so does one that is there

@@ -3,6 +3,7 @@ package linux
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"sync/atomic"
@@ -58,9 +59,20 @@ func (s neighStore) List(context.Context) (map[neighKey]dataplane.MAC, error) {
 }
 
 func (s neighStore) Set(_ context.Context, entries []neighEntry) []error {
-	return batch(s.conn, entries, func(m rtnetlink.Message, e neighEntry) rtnetlink.Message {
+	return explainFull(batch(s.conn, entries, func(m rtnetlink.Message, e neighEntry) rtnetlink.Message {
 		return writeNeigh(m, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, rtnetlink.Family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
-	})
+	}))
+}
+
+// explainFull says what to do if the kernel has no room for a neighbour. Since Linux 5.0, permanent ones do not count.
+func explainFull(errs []error) []error {
+	for i, err := range errs {
+		if errors.Is(err, unix.ENOBUFS) && !reconcile.IsUnknown(err) {
+			errs[i] = fmt.Errorf("%w: the host's neighbour table may be full: raise net.ipv4.neigh.default.gc_thresh3 "+
+				"(or net.ipv6…) above the number of peers", err)
+		}
+	}
+	return errs
 }
 
 func (s neighStore) Delete(_ context.Context, entries []neighEntry) []error {
