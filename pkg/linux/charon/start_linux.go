@@ -281,10 +281,11 @@ const stopWait = 10 * time.Second
 
 // end sends a signal to a process that is marked for config, and waits until all of its threads have ended. One that
 // has not after limit is killed. If it has ended before, the error is ESRCH, also if another process has its PID by now.
-// Before Linux 5.3, end does not wait, and another process may get the PID just before the signal.
+// Before Linux 5.3, and in containers that forbid pidfd_open, end looks for the process every 20 ms, and another process
+// may get the PID just before a signal.
 func end(pid int, config string, sig syscall.Signal, limit time.Duration) (err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
-	old := errors.Is(err, unix.ENOSYS) // before Linux 5.3
+	old := errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM)
 	if err != nil && !old {
 		return err
 	}
@@ -298,14 +299,14 @@ func end(pid int, config string, sig syscall.Signal, limit time.Duration) (err e
 	if !ours {
 		return unix.ESRCH
 	}
+	deadline := time.Now().Add(limit)
 	if old {
-		return unix.Kill(pid, sig)
+		return endWithoutPidfd(pid, config, sig, deadline)
 	}
 	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil {
 		return err
 	}
 	wait := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	deadline := time.Now().Add(limit)
 	for left := limit; left > 0; left = time.Until(deadline) { // with a negative timeout, Poll waits for ever
 		n, err := unix.Poll(wait, int(left.Milliseconds())+1)
 		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) { // n > 0: the process has ended, and err is nil
@@ -313,4 +314,23 @@ func end(pid int, config string, sig syscall.Signal, limit time.Duration) (err e
 		}
 	}
 	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+}
+
+// endWithoutPidfd is end for a process that is marked, after it was looked for. One that has ended has no environment.
+func endWithoutPidfd(pid int, config string, sig syscall.Signal, deadline time.Time) error {
+	if err := unix.Kill(pid, sig); err != nil {
+		return err
+	}
+	for {
+		ours, err := marked(pid, config)
+		switch {
+		case hasEnded(err), err == nil && !ours:
+			return nil
+		case err != nil:
+			return err
+		case time.Now().After(deadline):
+			return unix.Kill(pid, unix.SIGKILL)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
