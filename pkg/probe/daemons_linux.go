@@ -2,6 +2,7 @@ package probe
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -22,9 +23,12 @@ type Daemon struct {
 // daemon. Environ may contain secrets. An error, which may come with daemons, means that
 // there may be others. Commands that must not run beside a daemon call it. That processes of
 // the host may be hidden (hiddenProcesses) is no error for them: in a pod without hostPID,
-// they go by the lock of the subnet file (upgrade.md).
+// they go by the lock of the subnet file (upgrade.md). It is one if not even process 1 is seen.
 func Daemons(commands []string) ([]Daemon, error) {
 	found, err := daemons(commands)
+	if err == nil && commOf(1) == "" {
+		err = errors.New("/proc hides processes: it is mounted with hidepid")
+	}
 	var all []Daemon
 	for _, p := range found {
 		d := Daemon{PID: p.PID, Name: p.Name, Args: p.Args, WhyNot: p.WhyNot}

@@ -80,6 +80,22 @@ func TestDaemonOfUnknownNamespace(t *testing.T) {
 	})
 }
 
+// Where /proc hides processes, a daemon may be among them.
+func TestHiddenDaemons(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		if all, err := Daemons(nil); err != nil {
+			t.Errorf("found %+v, %v", all, err)
+		}
+		// Process 1 is this one, which /proc does not hide from itself. It has no name then.
+		if err := os.WriteFile("/proc/1/comm", []byte("\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if all, err := Daemons(nil); err == nil {
+			t.Errorf("found %+v, although processes may be hidden", all)
+		}
+	})
+}
+
 // A process whose arguments cannot be read has not ended.
 func TestUnreadCommandLine(t *testing.T) {
 	dir := t.TempDir()
