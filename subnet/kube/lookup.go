@@ -1,9 +1,11 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,7 +29,7 @@ import (
 //	due        its time has come, or that of another    read it, with all that are new       asked
 //	asked      the answer has a podCIDR                 hand the Node over                   -
 //	asked      the answer has none                      hand the Node over                   empty
-//	asked      the request fails                        choose the time of the next one      due
+//	asked      the request fails                        choose one time for all it lacks     due
 //	asked      the Node was recreated                   ignore the answer for it             due
 //	empty      an event of the Node                     choose the time of the next one      due
 //	any        the Node is deleted or not managed       forget it                            -
@@ -43,7 +45,7 @@ type lookups struct {
 
 	// The Nodes that were never asked for have one time, so that they are read together.
 	freshDue  time.Time // that time; zero or in the past: choose one for the next of these Nodes
-	freshFrom time.Time // the earliest time that may be chosen as freshDue
+	freshFrom time.Time // the earliest time that may be chosen as freshDue, or for the Nodes of a failed request
 }
 
 // lookup is the state of one Node; a recreated Node gets a new one.
@@ -179,8 +181,8 @@ func (s *follower) startLookup(ctx context.Context) {
 		return
 	}
 	spread := s.spread()
-	// The next request for new Nodes is 1.25 to 3.75 times spread later, at the earliest. So all daemons together send
-	// 2,000 requests a second on average, and more only if spreadMax bounds the spread.
+	// The next request for new Nodes, or for those of a failed request, is 1.25 to 3.75 times spread later, at the earliest.
+	// So all daemons together send 2,000 requests a second on average, and more only if spreadMax bounds the spread.
 	s.lookups.freshDue, s.lookups.freshFrom = time.Time{}, time.Now().Add(spread+spread/4+jitter(spread*5/2))
 	s.lookups.running++
 	go func() {
@@ -195,6 +197,7 @@ func (s *follower) startLookup(ctx context.Context) {
 func (s *follower) handleAnswer(ctx context.Context, a answer) error {
 	s.lookups.running--
 	var changes []change
+	var unread []*lookup // whose Nodes the request should have read, and failed
 	for _, l := range a.asked {
 		name := l.node.Name
 		if s.lookups.byName[name] != l {
@@ -206,11 +209,11 @@ func (s *follower) handleAnswer(ctx context.Context, a answer) error {
 		case n != nil && n.UID == l.node.UID:
 			changes = append(changes, change{name: name, node: s.recordLookup(l, n)})
 		case n == nil && a.err != nil: // of a request that failed halfway, the Nodes read so far count
-			l.due = time.Now().Add(retryAfter(a.err, l.tries) + jitter(s.spread())) // jitter, because the other daemons fail at the same moment
-			l.tries++
+			unread = append(unread, l)
 		}
 		// Else it was deleted or recreated, and the watch will deliver an event of it. Until then, l is as in empty.
 	}
+	s.lookups.retry(unread, a.err, s.spread())
 	s.recordLookupResult(a.err)
 	if len(changes) == 0 {
 		return nil
@@ -232,6 +235,24 @@ func (s *follower) recordLookup(l *lookup, read *storedNode) *storedNode {
 	}
 	s.known[n.Name] = known{n.UID, n.Version, n.CIDRs}
 	return &n
+}
+
+// retry chooses the time of the next request for Nodes that a failed one has not read. It is one time for all of them:
+// one by one, they would be a request each, while the API server may ask for fewer. The pause is that of the Node whose
+// requests failed least often, so that a new Node does not wait for one that can never be read.
+func (ls *lookups) retry(unread []*lookup, err error, spread time.Duration) {
+	if len(unread) == 0 {
+		return
+	}
+	tries := slices.MinFunc(unread, func(a, b *lookup) int { return cmp.Compare(a.tries, b.tries) }).tries
+	due := time.Now().Add(retryAfter(err, tries) + jitter(spread)) // jitter, because the other daemons fail at the same moment
+	if due.Before(ls.freshFrom) {
+		due = ls.freshFrom
+	}
+	for _, l := range unread {
+		l.due = due
+		l.tries++
+	}
 }
 
 // retryAfter returns the pause after a failed request, which the API server may ask for.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -305,6 +306,54 @@ func TestLookupsComeTogether(t *testing.T) {
 			t.Errorf("after one that went unread, the next is due at %v", due)
 		}
 	})
+}
+
+// The Nodes of a request that fails are read together again, and at the pace of new ones.
+func TestFailedLookupsStayTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var requests atomic.Int32
+		m := offline(t, false, func(*http.Request) (int, []byte) {
+			requests.Add(1)
+			return http.StatusTooManyRequests, kubetest.Encode(t, tooManyRequests(), "Status")
+		})
+		s := &follower{m: m, feed: feed{activity: "test"}, known: map[string]known{}, lookups: newLookups()}
+		for i := range 5000 {
+			s.known[fmt.Sprint(i)] = known{}
+		}
+		for i := range 300 {
+			name := fmt.Sprint("new-", i)
+			s.lookups.request(&storedNode{Name: name, Hostname: name, UID: name, Version: "1"}, s.spread(), false)
+		}
+		for over := time.After(time.Minute); ; {
+			select {
+			case <-s.lookups.whenDue(s.spread()):
+				s.startLookup(t.Context())
+				continue
+			case a := <-s.lookups.answers:
+				if err := s.handleAnswer(t.Context(), a); err != nil {
+					t.Fatal(err)
+				}
+				due := s.lookups.byName["new-0"].due
+				for name, l := range s.lookups.byName {
+					if l.due != due || due.Before(s.lookups.freshFrom) {
+						t.Fatalf("%s is due at %v, another at %v, new ones from %v", name, l.due, due, s.lookups.freshFrom)
+					}
+				}
+				continue
+			case <-over:
+			}
+			break
+		}
+		if n := requests.Load(); n < 5 || n > 40 {
+			t.Errorf("%d requests in a minute", n)
+		}
+	})
+}
+
+// tooManyRequests is the answer of an API server that is too busy.
+func tooManyRequests() *metav1.Status {
+	s := apierrors.NewTooManyRequests("later", 1).Status()
+	return &s
 }
 
 func TestSpread(t *testing.T) {
