@@ -53,6 +53,8 @@ var (
 //	any       the API server finds a version too new      pause, see relists               checking
 //	watching  the watch ends regularly                    open the next one                watching
 //	watching  the watch breaks                            pause                            checking
+//	watching  the API server is too busy (429)            pause                            watching
+//	listing   the API server is too busy (429)            pause, among many Nodes longer   listing
 //	watching  an event cannot be decoded                  pause, see relists               listing
 //	watching  the position expired                        pause, see relists               listing
 //	checking  the store is as far as we were              -                                watching, listing
@@ -68,7 +70,7 @@ type follower struct {
 	floor    string           // the next list must not be older than this; "" before the first list
 	rewound  bool             // the store, or a Node in it, is older than before, and nothing was handed over since
 	known    map[string]known // by name; nil before the first list
-	broken   bool             // an attempt to list or watch failed, and neither a check nor a list has succeeded since
+	broken   bool             // an attempt failed, other than by a busy server, and neither a check nor a list has succeeded since
 	lagged   int              // how often the API server was behind the store at the first list, see listFirst
 	lagging  bool             // the API server rejected our position as too new, and check has not succeeded since
 	failures int              // since the last event, after which the pauses grow
@@ -104,11 +106,16 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 			s.version, s.lagging = "", isVersionTooLarge(err) // list next; if the version is too new, check first
 			reconcile.Pause(ctx, s.relistPause())
 		default:
-			s.broken = true
+			busy := apierrors.IsTooManyRequests(err)
+			s.broken = s.broken || !busy // the check that broken causes would be one more request, and one to etcd
 			m.recordAndWait(ctx, f.activity, fmt.Errorf("%s: %w", f.activity, err), &s.failures)
-			if errors.Is(err, errUndecodable) { // a watch from there would receive the same event again
+			undecodable := errors.Is(err, errUndecodable)
+			if undecodable { // a watch from there would receive the same event again
 				s.version = ""
-				reconcile.Pause(ctx, s.relistPause()) // all daemons receive the event
+			}
+			// All daemons receive that event, and their lists together keep the API server busy.
+			if undecodable || busy && s.version == "" && s.spread() > 0 {
+				reconcile.Pause(ctx, s.relistPause())
 			}
 		}
 	}

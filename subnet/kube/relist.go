@@ -11,7 +11,8 @@ import (
 // floor, rewound, broken, lagging, known), are in follow.go.
 
 // relists paces the lists after a lost position: one that the API server no longer has or does not have yet, or one
-// before an event that cannot be decoded. An API server that restarts loses the positions of all daemons at once, and all
+// before an event that cannot be decoded. In a cluster of more than spreadFrom Nodes, they also pace the lists after one
+// that the API server is too busy for. An API server that restarts loses the positions of all daemons at once, and all
 // receive the same events; a list is the most expensive request of a daemon. So the daemons spread their lists over a time
 // that grows with the cluster, and a daemon that loses its position repeatedly doubles the pause.
 type relists struct {

@@ -2,12 +2,14 @@ package kube
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -192,5 +194,60 @@ func TestListHasOlderNode(t *testing.T) {
 		if got := strings.Join(asked, ", "); got != want {
 			t.Errorf("%+v: asked for %s", c, got)
 		}
+	}
+}
+
+// An API server that is too busy gets the next list of a large cluster later than that of a small one, and no check of the
+// store before each watch.
+func TestBusyServer(t *testing.T) {
+	t.Run("small", func(t *testing.T) { // at most Retry-After and subnet.Pause
+		synctest.Test(t, func(t *testing.T) { busyServer(t, 10, time.Second, 3100*time.Millisecond) })
+	})
+	t.Run("large", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { busyServer(t, 5000, 8*time.Second, 34*time.Second) })
+	})
+}
+
+func busyServer(t *testing.T, nodes int, least, most time.Duration) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1000"}}
+	for i := range nodes {
+		n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", i), UID: "u-1", ResourceVersion: "100"}}
+		list.Items = append(list.Items, n)
+	}
+	checks, watches := 0, 0
+	var lists []time.Time
+	status := func(code int, s *metav1.Status) (int, []byte) { return code, kubetest.Encode(t, s, "Status") }
+	m := offline(t, false, func(r *http.Request) (int, []byte) {
+		switch q := r.URL.Query(); {
+		case q.Get("limit") != "":
+			checks++
+			return http.StatusOK, kubetest.Encode(t, &corev1.NodeList{ListMeta: list.ListMeta}, "NodeList")
+		case q.Get("watch") == "":
+			if lists = append(lists, time.Now()); len(lists) > 1 && len(lists) < 7 {
+				return status(http.StatusTooManyRequests, tooManyRequests())
+			}
+			return http.StatusOK, kubetest.Encode(t, list, "NodeList")
+		}
+		if watches++; watches == 1 {
+			return status(http.StatusGone, &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
+		}
+		if watches == 5 {
+			cancel()
+		}
+		return status(http.StatusTooManyRequests, tooManyRequests())
+	})
+	var told []change
+	if err := m.follow(ctx, feed{activity: "test", handle: toSlice(&told)}); err != nil || len(told) != 2*nodes {
+		t.Errorf("%d nodes: %v, %d changes", nodes, err, len(told))
+	}
+	for i := 2; i < len(lists); i++ {
+		if d := lists[i].Sub(lists[i-1]); d < least || d > most {
+			t.Errorf("%d nodes: a list %v after the one before, want %v to %v", nodes, d, least, most)
+		}
+	}
+	if len(lists) != 7 || checks != 1 { // the check before the first list
+		t.Errorf("%d nodes: %d lists and %d checks, want 7 and 1", nodes, len(lists), checks)
 	}
 }
