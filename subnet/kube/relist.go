@@ -93,6 +93,7 @@ func (s *follower) list(ctx context.Context) error {
 	var changes []change
 	present := map[string]bool{} // by name
 	ownUID := ""                 // "": our Node is missing
+	same := 0                    // number of Nodes that have the same UID as before
 	olderNode := false           // a Node has an older resourceVersion than before
 	version, err := s.read(ctx, func(n *storedNode) {
 		changes = append(changes, change{name: n.Name, node: n})
@@ -100,8 +101,9 @@ func (s *follower) list(ctx context.Context) error {
 		if n.Name == s.m.ownName() {
 			ownUID = n.UID
 		}
-		if k := s.known[n.Name]; k.uid == n.UID && older(n.Version, k.version) {
-			olderNode = true
+		if k := s.known[n.Name]; k.uid == n.UID {
+			same++
+			olderNode = olderNode || older(n.Version, k.version)
 		}
 	})
 	if err != nil {
@@ -110,7 +112,7 @@ func (s *follower) list(ctx context.Context) error {
 	if olderNode && !s.rewound {
 		return s.rewind(version)
 	}
-	replaced := s.replacedBy(version, ownUID)
+	replaced := s.replacedBy(version, ownUID, same)
 	missing := 0
 	for name := range s.known {
 		if !present[name] {
@@ -171,11 +173,13 @@ func (s *follower) read(ctx context.Context, each func(*storedNode)) (version st
 }
 
 // replacedBy reports whether a list comes from another or an older store than the list before: its version is older, or
-// our Node has another UID in it or is missing. ownUID is that in the list, "" if our Node is missing.
-func (s *follower) replacedBy(version, ownUID string) bool {
+// our Node and at least half of the others are missing in it or have another UID. If most of the others are the same, our
+// Node was deleted in the same store, for example while this node was cut off from it. ownUID is that in the list, "" if
+// our Node is missing, and same is the number of Nodes that have the same UID as before.
+func (s *follower) replacedBy(version, ownUID string, same int) bool {
 	if s.known == nil { // the first list
 		return false
 	}
 	lastUID := s.known[s.m.ownName()].uid
-	return s.rewound || older(version, s.reached) || lastUID != "" && lastUID != ownUID
+	return s.rewound || older(version, s.reached) || lastUID != "" && lastUID != ownUID && 2*same <= len(s.known)-1
 }

@@ -197,6 +197,43 @@ func TestListHasOlderNode(t *testing.T) {
 	}
 }
 
+// A node that was cut off while its own Node was deleted does not take the store for another one.
+func TestOwnNodeWasDeleted(t *testing.T) {
+	for _, c := range []struct {
+		recreated int // number of Nodes with another UID than before
+		replaced  bool
+	}{{0, false}, {3, false}, {4, true}, {7, true}} {
+		list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1000"}}
+		s := &follower{feed: feed{activity: "test"}, lookups: newLookups(), reached: "110", floor: "110", known: map[string]known{"own": {uid: "u-1"}}}
+		for i := range 9 {
+			n := kubetest.Sample(i)
+			k := known{uid: "u-1", version: "10", cidrs: []string{"10.5.1.0/24"}}
+			if i < c.recreated {
+				k.uid = "u-0"
+			}
+			if s.known[n.Name] = k; i < 8 { // node8 was deleted, too
+				list.Items = append(list.Items, *n)
+			}
+		}
+		s.m = offline(t, false, func(*http.Request) (int, []byte) { return http.StatusOK, kubetest.Encode(t, list, "NodeList") })
+		var told []change
+		s.handle = toSlice(&told)
+		err := s.list(t.Context())
+		gone := 0
+		for _, is := range told {
+			if is.node == nil {
+				gone++
+			}
+			if is.replaced != c.replaced {
+				t.Errorf("%d recreated: %s: replaced is %t", c.recreated, is.name, is.replaced)
+			}
+		}
+		if err != nil || gone != 2 {
+			t.Errorf("%d recreated: %v, %d are gone", c.recreated, err, gone)
+		}
+	}
+}
+
 // An API server that is too busy gets the next list of a large cluster later than that of a small one, and no check of the
 // store before each watch.
 func TestBusyServer(t *testing.T) {
