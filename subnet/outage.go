@@ -17,6 +17,7 @@ const logAfter = time.Second
 // Causes in the log.
 const (
 	causeSilent  = "store-silent"
+	causeBusy    = "store-busy"
 	causeRefuses = "store-refuses"
 	causeBack    = "store-back"
 )
@@ -37,7 +38,7 @@ const (
 //
 // In the state failing, timer is not nil; owed means that the field logged is set: the
 // outage was logged, and its end must be. An outage that goes on after all activities gave up
-// is logged again only if its problem is another one: silent, or the text of the refusal.
+// is logged again only if its problem is another one: silent, busy, or the text of the refusal.
 // "Gives up" is Forget. "Succeeds" is Over, and also Denied, since the store has answered.
 type Outage struct {
 	log   *slog.Logger
@@ -50,7 +51,7 @@ type Outage struct {
 	since    time.Time        // when the outage began; meaningless in calm, unless owed
 	timer    *time.Timer      // logs the outage after logAfter; nil: no activity is failing
 	number   int              // of the outage, so that a late timer of an earlier one logs nothing
-	logged   string           // causeSilent or the text of a refusal, whichever was logged last; "": none, or its end was, too
+	logged   string           // causeSilent, causeBusy or the text of a refusal, whichever was logged last; "": none, or its end was, too
 
 	denied map[string]error // the last denials of activities, until these succeed or give up: see Denied
 }
@@ -102,7 +103,8 @@ func (o *Outage) logOutage(number int) {
 // an activity be failing.
 func (o *Outage) reason() error { return o.failing[o.last] }
 
-// Err returns why the store does not answer, or which request it refuses; nil: neither.
+// Err returns why the store does not answer, or which request it refuses; nil: neither. A
+// store that is too busy for a request does not answer it.
 func (o *Outage) Err() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -136,6 +138,12 @@ type Refusal interface {
 	Refused() // does nothing: it only marks the type
 }
 
+// busy is the error of a store that answers that it has too many requests. It may be wrapped.
+type busy interface {
+	error
+	Busy() // does nothing: it only marks the type
+}
+
 // textRefuses is what a store does that answers with a refusal.
 const textRefuses = "refuses a request"
 
@@ -143,6 +151,9 @@ const textRefuses = "refuses a request"
 func classify(reason error) (text, cause string) {
 	if _, refused := errors.AsType[Refusal](reason); refused {
 		return textRefuses, causeRefuses
+	}
+	if _, tooMany := errors.AsType[busy](reason); tooMany {
+		return "has too many requests", causeBusy
 	}
 	return "does not answer", causeSilent
 }

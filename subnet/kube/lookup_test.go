@@ -17,6 +17,8 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/kubetest"
+	"flannel/internal/test/logtest"
+	"flannel/subnet"
 )
 
 // isLookup reports whether a request is for the podCIDRs of new Nodes.
@@ -211,6 +213,21 @@ func TestBusyServerAllowsNothing(t *testing.T) {
 	if s.recordLookupResult(nil); m.outage.Err() != nil {
 		t.Errorf("allowed, but %v", m.outage.Err())
 	}
+}
+
+// An API server that is too busy for other requests than lookups is an outage, but not silent.
+func TestBusyServerIsNotSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logtest.Log
+		m := offline(t, false, nil)
+		m.outage = subnet.NewOutage(log.Logger(), "the Kubernetes API")
+		m.recordFailure("test", apierrors.NewTooManyRequests("later", 1))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if log.Count("cause=store-busy") != 1 || log.Count() != 1 || time.Since(m.outage.Since()) != time.Minute {
+			t.Errorf("an outage since %v:\n%s", m.outage.Since(), &log)
+		}
+	})
 }
 
 // withoutPodCIDR: a peer without one is not read with each of its events, and is found when it gets one.

@@ -195,11 +195,20 @@ func (m *Manager) recordFailure(activity string, err error) (newlyDenied bool) {
 	case isMissing(err) || errors.Is(err, errNoNode) || errors.Is(err, errNoPod):
 		m.outage.Over(activity) // the API server answers; readOwn, findName and Hold log what is missing
 	default:
+		if apierrors.IsTooManyRequests(err) {
+			err = busyError{err}
+		}
 		m.outage.Failed(activity, err)
 		m.forgetDenial(activity)
 	}
 	return false
 }
+
+// busyError is the error of an API server that is too busy for a request.
+type busyError struct{ error }
+
+// Busy marks the type for subnet.Outage.
+func (busyError) Busy() {}
 
 // Causes in the log.
 const (
