@@ -114,18 +114,25 @@ func (r *reporter) subnetChanged(from, to string) {
 
 // peersRetained records the peers that are retained: the store has lost so many leases at once that they stay in use for
 // a while. They are the same on every node, so only the first nodes by name (see writers) write an Event about them: own
-// is our name, and set has the others, the retained ones too. Names of leases that this node rejects do not count, as
-// there may be no node. The goroutine that hands over the set calls it, with the lock of the peerset.Keeper.
+// is our name, and set has the others, the retained ones too. Names of retained leases do not count, as a node without
+// its Node writes no Event, nor do those of leases that this node rejects, as there may be no node. The goroutine that
+// hands over the set calls it, with the lock of the peerset.Keeper.
 func (r *reporter) peersRetained(own string, set subnet.Set) {
-	text, earlier := "", 0
-	for _, l := range set.Leases {
-		if len(set.Retained) > 0 && earlier < writers && l.Name < own && r.m.watched.Judge().Check(l) == nil {
-			earlier++
+	text := ""
+	if count := len(set.Retained); count > 0 {
+		retained, earlier := make(map[string]bool, count), 0
+		for _, l := range set.Retained {
+			retained[l.Lease.Name] = true
 		}
-	}
-	if count := len(set.Retained); count > 0 && earlier < writers {
-		text = fmt.Sprintf("%d nodes left the cluster at once and are retained as peers until %s, unless they return; flanneld accept-withdrawal on a node removes them there",
-			count, set.Retained[0].Until.UTC().Format(time.RFC3339))
+		for _, l := range set.Leases {
+			if earlier < writers && l.Name < own && !retained[l.Name] && r.m.watched.Judge().Check(l) == nil {
+				earlier++
+			}
+		}
+		if earlier < writers {
+			text = fmt.Sprintf("%d nodes left the cluster at once and are retained as peers until %s, unless they return; flanneld accept-withdrawal on a node removes them there",
+				count, set.Retained[0].Until.UTC().Format(time.RFC3339))
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
