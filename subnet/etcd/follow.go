@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -55,6 +57,7 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) {
 	if start != nil {
 		s.at = start.at
 		if !start.read.IsZero() {
+			s.keys = len(start.kvs)
 			f.consumer.handleList(ctx, start, false) // false: no other store was read before
 		}
 	}
@@ -77,6 +80,7 @@ type session struct {
 	at        position // how far the store is known (replaced.go); the zero position: list first
 	replaced  bool     // check has found that the store was replaced
 	checked   bool     // at was just read from this store: do not check it
+	keys      int      // number of keys in the last list
 	failures  int      // in a row, of connections that did not last
 	compacted int      // in a row, of watches for which the history was compacted
 }
@@ -85,12 +89,16 @@ type session struct {
 // something fails, with which it returns.
 //
 //	position                        first step
-//	none, stale, or store replaced  list: hands over all keys
+//	none, stale, or store replaced  list: hands over all keys (awaitTurn paces it)
 //	just listed                     none
 //	from a former connection        check: is it still a position of this store?
 func (s *session) run(ctx context.Context) error {
+	listing := s.at.rev == 0 || s.at.stale || s.replaced
+	if listing {
+		s.awaitTurn(ctx)
+	}
 	s.passOwnWrite() // the watch may not have handed over what we wrote last
-	if s.at.rev == 0 || s.at.stale || s.replaced {
+	if listing {
 		if err := s.list(ctx); err != nil {
 			return err
 		}
@@ -109,6 +117,20 @@ func (s *session) run(ctx context.Context) error {
 // but no requests keeps its connection, and its attempts take all of this time.
 func (s *session) timeout() time.Duration { return requestTimeout << min(s.failures, 3) }
 
+const (
+	listEach      = 4 * time.Millisecond // per key: up to 20 s among 5,000 nodes
+	maxListSpread = 30 * time.Second
+)
+
+// awaitTurn pauses before a list that is not the first, for a random time that grows with the
+// number of keys. An etcd member that restarts ends the watches of all its clients, whose
+// positions may be compacted by then: they would all list at once.
+func (s *session) awaitTurn(ctx context.Context) {
+	if spread := min(time.Duration(s.keys)*listEach, maxListSpread); spread > 0 {
+		reconcile.Pause(ctx, rand.N(spread))
+	}
+}
+
 // list reads and hands over all keys, and sets the position to that of the list.
 func (s *session) list(ctx context.Context) error {
 	snap, err := s.m.list(ctx, s.feed, s.timeout()) // for each page
@@ -117,7 +139,7 @@ func (s *session) list(ctx context.Context) error {
 	}
 	replaced := s.replaced || s.at.replacedBy(snap.at) || s.at.rewound(snap.kvs) // s.at is that of before
 	s.feed.consumer.handleList(ctx, snap, replaced)
-	s.at, s.replaced, s.checked = snap.at, false, true
+	s.at, s.replaced, s.checked, s.keys = snap.at, false, true, len(snap.kvs)
 	return nil
 }
 

@@ -360,3 +360,38 @@ func TestCompactedDuringOutage(t *testing.T) {
 		}
 	})
 }
+
+// listTimes is an etcd in virtual time, which records when it is asked for a list, and refuses it.
+type listTimes struct {
+	clientv3.KV
+	at time.Time
+}
+
+func (l *listTimes) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	l.at = time.Now()
+	return nil, errors.New("refused")
+}
+
+// A list that is not the first is spread over a time that grows with the number of keys: many nodes may lose their
+// positions together.
+func TestListsAreSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			keys    int
+			longest time.Duration
+		}{{0, 0}, {10, 40 * time.Millisecond}, {5000, 20 * time.Second}, {50_000, 30 * time.Second}} {
+			kv, least, most := &listTimes{}, time.Hour, time.Duration(0)
+			for range 100 {
+				s := session{m: &Manager{connection: connection{client: &clientv3.Client{KV: kv}}}, keys: c.keys, at: position{rev: 7, stale: true}}
+				began := time.Now()
+				if s.run(t.Context()) == nil {
+					t.Fatal("there is a list")
+				}
+				least, most = min(least, kv.at.Sub(began)), max(most, kv.at.Sub(began))
+			}
+			if most > c.longest || most < c.longest/2 || least > c.longest/2 {
+				t.Errorf("%d keys: listed after %v to %v, want up to %v", c.keys, least, most, c.longest)
+			}
+		}
+	})
+}
