@@ -87,6 +87,7 @@ func (m *mesh) found(t *target, addr netip.Addr) {
 // back. Requests between public IPs show nothing of the pods' way, and the reverse.
 func (m *mesh) receiveRequest(now moment, t *target, from netip.Addr, b message) {
 	tally := t.tally(from)
+	back := t.state == unreachable && tally == t.counting() && !tally.heard.After(t.since) // the first request in the outage
 	tally.heard = now
 	t.refuses = 0
 	if b.notForwarding {
@@ -97,11 +98,15 @@ func (m *mesh) receiveRequest(now moment, t *target, from netip.Addr, b message)
 		m.arrived(now, t, tally, now.Add(-b.heard))
 	}
 	switch {
-	// Without misses, nothing shows that our requests still do not arrive.
-	case t.state == unreachable && tally == t.counting() && tally.missed > 0:
-		m.set(now, t, oneWay)
 	case isAlive(t.state): // refuses may have changed, which is a part of alive
 		m.set(now, t, m.alive(now, t))
+	case back:
+		// The outage may be over. Only a request that is sent from now on shows whether the peer is
+		// oneWay: it is the first one that nextDown sends.
+		for _, s := range m.waiting {
+			s.missed = s.missed || s.target == t // an answer still counts
+		}
+		m.down.Set(t, retry{retryAfter: interval}) // next is zero, before those of all others
 	}
 }
 

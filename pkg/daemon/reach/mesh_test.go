@@ -230,6 +230,62 @@ func TestLossIsNoOutage(t *testing.T) {
 	}
 }
 
+// After an outage, the first packet may be a request of the peer. That does not make it one-way: nothing that was sent
+// since then is unanswered.
+func TestHeardAfterOutage(t *testing.T) {
+	for after := range 40 { // so that the outage ends at different times after the last request
+		w := newWorld(t, 3+after/10, false)
+		w.run(60)
+		w.lost = func(from, to *host, _ bool, _ int) bool { return from == w.nodes[0] || to == w.nodes[0] }
+		w.run(60 + after%10)
+		w.is(0, 1, status.Unreachable)
+		w.is(1, 0, status.Unreachable)
+		w.lost = nil
+		for range 30 {
+			w.turn()
+			for _, h := range w.nodes {
+				for _, c := range h.mesh.Changes(w.now) {
+					if c.Reach.State == status.OneWay {
+						t.Errorf("%d: %s reports %+v", after, h.lease.Name, c)
+					}
+				}
+			}
+		}
+		w.is(0, 1, status.Reachable)
+		w.is(1, 0, status.Reachable)
+	}
+}
+
+// Of many peers that are down, one that is heard again is asked before all others.
+func TestHeardIsAskedFirst(t *testing.T) {
+	const peers = 200
+	w := newWorld(t, peers+1, false)
+	for _, h := range w.nodes[1:] {
+		h.off = true
+	}
+	h, back := w.nodes[0], w.nodes[peers/2].lease.V4.Subnet
+	for i := 0; h.mesh.Summary().Peers[status.Unreachable] < peers; i++ {
+		if w.turn(); i == 20*peers {
+			t.Fatalf("after %d s: %+v", i, h.mesh.Summary())
+		}
+	}
+	w.run(2 * int(maxRetryAfter/time.Second)) // now all are due
+	h.mesh.Received(w.now, back.Addr(), false, false, message{subnet: back, heard: -1, token: 1}.encode(0))
+	w.is(0, peers/2, status.Unreachable)
+	asked := 0
+	for range 4 { // one of them is for peers that are down
+		w.now = w.now.Add(interval)
+		if r, _ := h.mesh.Turn(w.now); back.Contains(r.to) {
+			asked++
+		}
+	}
+	if asked == 0 {
+		t.Error("another peer was asked")
+	}
+	w.run(3)
+	w.is(0, peers/2, status.OneWay) // it does not answer
+}
+
 func TestOneWay(t *testing.T) {
 	w := newWorld(t, 3, false)
 	w.run(60)

@@ -11,7 +11,7 @@
 //	             an answer, or the peer hears us
 //	alive        misses requests in a row for minOutage; nothing is heard unreachable
 //	alive        misses requests in a row for minOutage; it is heard      one-way
-//	unreachable  the peer is heard, but does not hear us                  one-way
+//	unreachable  the peer is heard, and misses the next request           one-way
 //	one-way      nothing is heard for heardFor                            unreachable
 //	any          the peer's lease or this node changes                    unknown
 //
