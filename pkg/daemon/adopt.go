@@ -241,6 +241,13 @@ func (d *Daemon) stepRollout(p *pass) error {
 			return nil // the part publish, later in this pass, has the new Mark published
 		}
 	}
+	if a.lasts(n.backend.Wire()) && !a.participants.isFor(n, peers.Leases) {
+		// The step would judge all peers again. It waits, so that not each change of a peer costs that.
+		if next := a.participants.found.Add(time.Duration(len(peers.Leases)) * judgeEach); time.Now().Before(next) {
+			p.wakeAt(next)
+			return nil
+		}
+	}
 	adopt, delay := a.rollout.Step(d.cluster(p, peers, seen), time.Now())
 	state := a.rollout.State()
 	var err error

@@ -14,7 +14,9 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
+	"flannel/backend"
 	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/plan"
@@ -68,6 +70,23 @@ type participants struct {
 	plan   *plan.Plan      // the one in force, which changes with the underlay and this node's lease
 	addrs  []netip.Addr    // of this node: a peer that has one of them is rejected
 	leases []*subnet.Lease // of all peers; one that is unchanged keeps its pointer
+	found  time.Time       // when they were computed
+}
+
+// judgeEach is the time between two computations of the participants per peer, in states that
+// may last for days (lasts): 10 s among 10,000.
+const judgeEach = time.Millisecond
+
+// lasts reports whether the rollout is in a state that may last for days, and the node has the
+// configuration of that state in force. A later step is then due only if other nodes change.
+func (a *adoption) lasts(inForce backend.Wire) bool {
+	switch a.rollout.State() {
+	case rollout.Refused:
+		return inForce != a.offered.wire // else the former one must be restored
+	case rollout.Unproven:
+		return inForce == a.offered.wire // else the offered one must be put in force again
+	}
+	return false
 }
 
 // isFor reports whether p was computed from this input.
@@ -92,7 +111,7 @@ func (d *Daemon) findParticipants(n *node, leases []*subnet.Lease) participants 
 			stayed = append(stayed, l)
 		}
 	}
-	found := participants{plan: n.plan, addrs: n.host.addrs, leases: leases}
+	found := participants{plan: n.plan, addrs: n.host.addrs, leases: leases, found: time.Now()}
 	for _, l := range slices.Concat(d.accepted(n, former, stayed), d.accepted(n, a.offered, moved)) {
 		found.peers = append(found.peers, rollout.Peer{Name: l.Name, Mark: markOf(l)})
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"flannel/backend"
 	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -129,5 +131,38 @@ func TestMarksAreDecodedOnce(t *testing.T) {
 		if n := testing.AllocsPerRun(5, pass); n > peers {
 			t.Errorf("a pass makes %v allocations", n)
 		}
+	})
+}
+
+// While a configuration is refused, changes of single peers do not have all of them judged each time. A proof is followed
+// nevertheless.
+func TestPeersAreJudgedSeldomWhenRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const peers = 200 // so that 200 ms are between two judgements
+		a := newAdopting(t, peers)
+		a.in.setConfig([]byte("two 10.5.0.0/16"))
+		a.run(4 * adoptStagger)
+		a.has("without an answer", "one", rollout.Refused, true)
+		judged, last := 0, a.adoption.participants.found
+		for i := range 20 {
+			time.Sleep(50 * time.Millisecond)
+			before := a.in.set.Leases
+			set := subnet.Set{Leases: slices.Clone(before)}
+			set.Leases[i] = new(*before[i])
+			set.Changes = []reconcile.Change[subnet.Lease]{{Old: before[i], New: set.Leases[i]}}
+			a.in.setPeers(set)
+			if err := a.reconfigured(t, false); err != nil {
+				t.Fatal(err)
+			}
+			if now := a.adoption.participants.found; !now.Equal(last) {
+				judged, last = judged+1, now
+			}
+		}
+		if judged < 1 || judged > 6 {
+			t.Errorf("the peers were judged %d times in a second", judged)
+		}
+		a.proven(peers, "two")
+		a.run(10 * time.Second)
+		a.has("others have a proof", "two", rollout.Trying, true)
 	})
 }
