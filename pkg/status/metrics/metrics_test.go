@@ -53,7 +53,7 @@ func TestMetrics(t *testing.T) {
 	if text := scrape(); strings.Contains(text, "flanneld_udp") || strings.Contains(text, "flanneld_guard") || strings.Contains(text, "flanneld_probes_total") {
 		t.Error("there are metrics of a forwarder, a guard or probes without one")
 	}
-	said.Guard = &dataplane.GuardReport{Enforce: true, Problem: "no nf_tables", Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 7}}
+	said.Guard = &dataplane.GuardReport{Enforce: true, Problem: "no nf_tables", Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 7}, Joined: map[string]uint64{"outsider": 1}}
 	said.Forwarded = &dataplane.Forwarded{Sent: dataplane.Flow{Packets: 2, Bytes: 300}, Received: dataplane.Flow{Packets: 4, Bytes: 500}, Dropped: map[string]uint64{"foreign": 6}}
 	said.Pending = "on trial"
 	said.Probes = &status.Probes{Peers: map[status.ReachState]int{status.OneWay: 3}, Sent: 9, Answered: 6, Failed: 1}
@@ -66,7 +66,7 @@ func TestMetrics(t *testing.T) {
 		fmt.Sprintf(`flanneld_build_info{commit="abc",goversion=%q,version="v1.2.3"} 1`, runtime.Version()), "flanneld_sync_seconds_count 1", "flanneld_last_sync_timestamp_seconds 0",
 		`flanneld_udp_packets_total{direction="sent"} 2`, `flanneld_udp_bytes_total{direction="sent"} 300`, `flanneld_udp_packets_total{direction="received"} 4`,
 		`flanneld_udp_bytes_total{direction="received"} 500`, `flanneld_udp_dropped_packets_total{reason="foreign"} 6`,
-		`flanneld_guard_packets_total{mode="enforce",rule="outsider"} 7`, `flanneld_guard_packets_total{mode="audit",rule="outsider"} 2`, `flanneld_guard_working{mode="enforce"} 0`,
+		`flanneld_guard_packets_total{mode="enforce",rule="outsider"} 7`, `flanneld_guard_packets_total{mode="audit",rule="outsider"} 2`, `flanneld_guard_joined_packets_total{rule="outsider"} 1`, `flanneld_guard_working{mode="enforce"} 0`,
 		`flanneld_probed_peers{state="one-way"} 3`, `flanneld_probed_peers{state="reachable"} 0`,
 		`flanneld_probes_total{result="sent"} 9`, `flanneld_probes_total{result="answered"} 6`, `flanneld_probes_total{result="failed"} 1`,
 		"process_resident_memory_bytes", "go_goroutines",

@@ -36,6 +36,7 @@ var rendered = []struct {
 	{"flanneld_udp_bytes_total", "Bytes of these packets, without the outer headers.", []string{"direction"}},
 	{"flanneld_udp_dropped_packets_total", "Packets and datagrams that the udp backend dropped, by reason.", []string{"reason"}},
 	{"flanneld_guard_packets_total", "Packets that the guard dropped (mode enforce), or found and only counted (audit), by rule.", []string{"mode", "rule"}},
+	{"flanneld_guard_joined_packets_total", "Those that the guard only counted, of nodes whose leases were not known yet, by rule.", []string{"rule"}},
 	{"flanneld_guard_working", "1 if the guard works as configured, 0 if it does not, or still lets former peers through, by mode.", []string{"mode"}},
 	{"flanneld_probed_peers", "Peers that are probed, by what is known of them.", []string{"state"}},
 	{"flanneld_probes_total", "Probes that were sent, that were answered, and that could not be sent.", []string{"result"}},
@@ -139,6 +140,7 @@ func (s scrape) guard(g *dataplane.GuardReport) {
 		// Both, whatever the mode is: before it enforced, the guard may have counted.
 		s.count("flanneld_guard_packets_total", dropped, "enforce", rule)
 		s.count("flanneld_guard_packets_total", n-dropped, "audit", rule)
+		s.count("flanneld_guard_joined_packets_total", g.Joined[rule], rule)
 	}
 }
 
