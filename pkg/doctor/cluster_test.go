@@ -3,7 +3,18 @@ package doctor
 import (
 	"testing"
 	"time"
+
+	"flannel/internal/test/logtest"
 )
+
+// Packages of distributions install plugins in other directories than the one in which the runtime looks.
+func TestMissingPluginsGoWhereTheRuntimeLooks(t *testing.T) {
+	s := healthy()
+	s.CNI.Value.BinDir, s.CNI.Value.Plugins = "/usr/lib/cni, /opt/other", map[string]bool{}
+	if r := find(t, Examine(s), "FL302"); r.Verdict != Fail || !logtest.Names(r.Fix, "into /usr/lib/cni:") {
+		t.Errorf("%s: the fix is %q", r.Verdict, r.Fix)
+	}
+}
 
 func TestClusterChecks(t *testing.T) {
 	checkAll(t, healthy, []testCase{

@@ -213,8 +213,9 @@ func fileNames(files []CNIFile) string {
 // cniPlugins finds missing plugins. Without this check, only the events of a
 // pod that does not start name them.
 func cniPlugins(s Snapshot) Finding {
-	install := "Install them: flanneld install-cni installs flannel's own, the distribution's package " +
-		"containernetworking-plugins the others."
+	dir, _, _ := strings.Cut(s.CNI.Value.BinDir, ", ")
+	install := "Put them into " + dir + ": flanneld install-cni installs flannel's own. The others are in the archive " +
+		"cni-plugins of containernetworking/plugins; a distribution's package may install them elsewhere."
 	if s.OS == "windows" {
 		install = "Run flanneld install-cni. Without --plugin-to it installs them where containerd looks (flanneld cni-dirs)."
 	}
