@@ -19,8 +19,8 @@ import (
 
 const aboutCNIDirs = `Prints the directories in which the container runtime of this node looks for the CNI configuration and the
 plugins. They are those of containerd: on Windows, of the configuration that its service was started with;
-on Linux, of /etc/containerd/config.toml. If there is no such containerd, they are the usual ones. Other commands take
-them as their defaults.`
+on Linux, of /etc/containerd/config.toml. If there is no such containerd, as in a container, the usual ones are
+assumed, and the output says so. Other commands take them as their defaults.`
 
 // cniDirs are where the container runtime looks for CNI. If containerd's directories
 // are not known, they are the usual ones.
@@ -32,6 +32,7 @@ type cniDirs struct {
 	// wrong with them.
 	Problem string `json:"problem,omitempty"`
 
+	none error    // why no containerd was found: the directories are assumed
 	bins []string // all directories of plugins, in the order in which containerd searches them; Bin is the first
 	// from is what FindContainerd has returned, or the zero value with an error, apart from two
 	// fields: Sources, the files on which the directories depend, and LookAgain, the time after
@@ -52,7 +53,7 @@ func (p process) cniDirs() cniDirs {
 	found, err := find()
 	switch {
 	case errors.Is(err, install.ErrNoContainerd):
-		d.from = found
+		d.from, d.none = found, err
 	case err != nil:
 		d.from, d.err, d.Problem = found, err, err.Error()
 	default:
@@ -191,14 +192,17 @@ const causeNoCNIDirs = "cni-dirs-unknown"
 // showCNIDirs is the command cni-dirs: it declares the flags, and what it returns runs when
 // they are parsed.
 func showCNIDirs(c *call) func(context.Context) int {
-	c.jsonFlag("print one JSON document: confDir, binDir, config, problem")
+	c.jsonFlag("print one JSON document: confDir, binDir, config (without it, they are assumed), problem")
 	return func(context.Context) int {
 		d := c.cniDirs()
-		conf, bin := "usual", "usual"
+		conf, bin := "assumed", "assumed"
 		if d.Config != "" {
 			conf, bin = d.from.Conf.Origin(), d.from.Bin.Origin()
 		}
 		text := fmt.Sprintf("configuration: %s (%s)\nplugins: %s (%s)", d.Conf, conf, d.Bin, bin)
+		if d.none != nil {
+			text += "\n" + d.none.Error()
+		}
 		if d.err == nil && d.Problem != "" {
 			text += "\n" + d.Problem
 		}

@@ -59,8 +59,12 @@ func TestCNIDirs(t *testing.T) {
 		if code != c.code || d.Conf != c.conf || d.Bin != c.bin || d.Config != c.config || !strings.Contains(d.Problem, c.problem) {
 			t.Errorf("%v: %d %s", c.err, code, out)
 		}
-		if code, out, _ := beside(t, found, c.err, "cni-dirs"); code != c.code || !logtest.Names(out, c.conf, c.bin) {
+		code, out, _ = beside(t, found, c.err, "cni-dirs")
+		if code != c.code || !logtest.Names(out, c.conf, c.bin) {
 			t.Errorf("%v: %d %s", c.err, code, out)
+		}
+		if c.config == "" != (strings.Count(out, "(assumed)") == 2) || errors.Is(c.err, install.ErrNoContainerd) && !strings.Contains(out, none.Error()) {
+			t.Errorf("%v: does it say that the directories are assumed, and why?\n%s", c.err, out)
 		}
 	}
 }
