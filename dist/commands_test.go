@@ -2,6 +2,8 @@ package dist_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -217,13 +220,14 @@ const (
 func TestCommandsOfChart(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
-	for name, want := range map[string]struct{ network, image, bin string }{
-		"install-chart":     {"10.244.0.0/16", ourImage, "/opt/cni/bin"},
-		"install-k3s":       {"10.42.0.0/16", ourImage, "/var/lib/rancher/k3s/data/cni"},
-		"install-rke2":      {"10.42.0.0/16", ourImage, "/opt/cni/bin"},
-		"install-shellless": {"10.244.0.0/16", ourImage + "-nftables", "/opt/cni/bin"},
+	for name, want := range map[string]struct{ page, network, image string }{
+		"install-chart":     {"install.md", "10.244.0.0/16", ourImage},
+		"install-k3s":       {"install.md", "10.42.0.0/16", ourImage},
+		"install-rke2":      {"install.md", "10.42.0.0/16", ourImage},
+		"install-shellless": {"install.md", "10.244.0.0/16", ourImage + "-nftables"},
+		"install-ipv6":      {"kubernetes.md", "fd00:244::/56", ourImage},
 	} {
-		u.run(u.block("install.md", name))
+		u.run(u.block(want.page, name))
 		u.runs(want.image)
 		var paths []string
 		for _, v := range u.daemonSet().Spec.Template.Spec.Volumes {
@@ -231,8 +235,12 @@ func TestCommandsOfChart(t *testing.T) {
 				paths = append(paths, v.HostPath.Path)
 			}
 		}
-		if !slices.Contains(paths, want.bin) || !strings.Contains(u.netConf(), want.network) {
+		// k3s and RKE2, too, look in these directories when they run no network of their own.
+		if !slices.Contains(paths, "/opt/cni/bin") || !slices.Contains(paths, "/etc/cni/net.d") || !strings.Contains(u.netConf(), want.network) {
 			t.Errorf("%s: %v, %s", name, paths, u.netConf())
+		}
+		if name == "install-ipv6" {
+			u.ipv6Alone()
 		}
 		u.run(u.block("install.md", "install-selinux"))
 		if o := u.daemonSet().Spec.Template.Spec.SecurityContext.SELinuxOptions; o == nil || o.Type != "spc_t" {
@@ -264,6 +272,24 @@ func TestCommandsOfChart(t *testing.T) {
 	if len(spec.Containers) != 3 {
 		t.Errorf("the canary has %d containers", len(spec.Containers))
 	}
+}
+
+// ipv6Alone checks that the chart has made the configuration that kubernetes.md shows, and that flanneld accepts it.
+func (u *user) ipv6Alone() {
+	u.t.Helper()
+	page := read(u.t, "../Documentation/kubernetes.md")
+	_, shown, _ := strings.Cut(page, "\n## IPv6 alone\n")
+	_, shown, _ = strings.Cut(shown, "```json\n")
+	shown, _, _ = strings.Cut(shown, "```")
+	var want, got map[string]any
+	if err := errors.Join(json.Unmarshal([]byte(shown), &want), json.Unmarshal([]byte(u.netConf()), &got)); err != nil {
+		u.t.Fatalf("%v: %s, %s", err, shown, u.netConf())
+	}
+	delete(got, "EnableNFTables") // the chart writes the default, too
+	if diff := cmp.Diff(want, got); diff != "" {
+		u.t.Error("the page (-) and the chart (+) differ:\n", diff)
+	}
+	u.run("flanneld check-config --os=linux - <<'END'\n" + shown + "END\n")
 }
 
 func (u *user) netConf() string {
