@@ -66,6 +66,36 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+var startsService = regexp.MustCompile(`(?m)^systemctl .*(?:start|--now)\b.* flanneld$`)
+
+// systemctl waits for the service as long as flanneld waits for the network, and does not say why: the commands of pages
+// leave the waiting to flanneld wait.
+func TestPagesDoNotWaitInSystemctl(t *testing.T) {
+	pages, err := filepath.Glob("Documentation/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, path := range pages {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range startsService.FindAllString(string(raw), -1) {
+			if strings.Contains(line, " disable ") {
+				continue
+			}
+			found++
+			if !strings.Contains(line, " --no-block ") {
+				t.Errorf("%s: %s: add --no-block", path, line)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no page starts the service")
+	}
+}
+
 var picture = regexp.MustCompile(`!\[([^\]]*)\]\(([^)]+\.svg)\)`)
 
 // The pictures of README.md are small and well-formed, have a text for those who do not see them, show no path of the

@@ -45,6 +45,15 @@ step() { echo "lifecycle.sh: $*"; }
 
 active() { systemctl is-active --quiet "${1:-flanneld}"; }
 
+# settled waits until systemd has nothing to start or stop.
+settled() { until [ -z "$(systemctl list-jobs --no-legend)" ]; do sleep 0.2; done; }
+
+# running checks that the service runs, which systemd may learn after flanneld wait.
+running() {
+	settled
+	active || fail "it does not run"
+}
+
 ready() { flanneld wait --timeout=5m >/dev/null || fail "flanneld is not ready $1"; }
 
 # run PAGE BLOCK DIRECTORY: runs the commands of a page below this mark, in the directory with the files that they name.
@@ -117,7 +126,7 @@ install_package() {
 		run install.md "package-rpm" "$release"
 		;;
 	esac
-	until [ -z "$(systemctl list-jobs --no-legend)" ]; do sleep 0.2; done
+	settled
 }
 
 upgrade_package() {
@@ -155,7 +164,7 @@ by_package() {
 
 	step "$kind, settings: the node joins the network"
 	run install.md "package-settings" "$release"
-	active || fail "it does not run"
+	running
 	reached
 
 	step "$kind, upgrade: restarted, settings kept, no packet lost"
@@ -257,7 +266,7 @@ instead_of_flannel() {
 	flow
 	step "from flannel by package"
 	run upgrade.md "from-flannel" "$release"
-	active || fail "it does not run"
+	running
 	! active flannel || fail "flannel runs beside it"
 	lossless "from flannel"
 	flow
@@ -292,7 +301,7 @@ by_archive() {
 	step "the archive"
 	tar -x -z -C "$work" -f "$release"/flanneld-*-linux-amd64.tar.gz
 	run install.md "binary" "$(echo "$work"/flanneld-v*)"
-	active || fail "it does not run"
+	running
 	systemctl is-enabled --quiet flanneld || fail "it is not enabled"
 	reached
 	backends
