@@ -284,6 +284,36 @@ func TestSBOM(t *testing.T) {
 	}
 }
 
+// Who has other nodes than those of the image in the manifest and the chart reads so before they install it.
+func TestPagesNameTheArchitectures(t *testing.T) {
+	read := func(path string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join("..", "..", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	_, line, _ := strings.Cut(read("Makefile"), "\nSYSTEMS := ")
+	line, _, _ = strings.Cut(line, "\n")
+	install, _, _ := strings.Cut(read("Documentation/install.md"), "```")
+	upgrade := read("Documentation/upgrade.md")
+	found := 0
+	for _, name := range strings.Fields(line) {
+		if arch, isLinux := strings.CutPrefix(name, "linux-"); isLinux {
+			found++
+			for page, text := range map[string]string{"install.md": install, "upgrade.md": upgrade} {
+				if !slices.Contains(strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" ,.:\n", r) }), arch) {
+					t.Errorf("%s does not say whether the image is for %s", page, arch)
+				}
+			}
+		}
+	}
+	if found <= len(fullArchs) {
+		t.Errorf("SYSTEMS is %q", line)
+	}
+}
+
 func TestBadArguments(t *testing.T) {
 	good := []string{"-version=v1.2.3", "-commit=" + commit, "-time=1", "-systems=linux-amd64", "-source=" + t.TempDir()}
 	for bad, names := range map[string][]string{
