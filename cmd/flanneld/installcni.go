@@ -83,6 +83,9 @@ func describe(files []install.Outcome) string {
 		if len(f.Kept) > 0 {
 			line += ", kept " + strings.Join(f.Kept, ", ")
 		}
+		if f.ShadowedBy != "" {
+			line += "; container runtimes use " + f.ShadowedBy + " instead, which sorts before it"
+		}
 		lines = append(lines, line)
 	}
 	return strings.Join(lines, "\n")

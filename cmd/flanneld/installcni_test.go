@@ -94,4 +94,10 @@ func TestInstallCNI(t *testing.T) {
 	if diff := cmp.Diff(want, read[cniAnswer](t, out.String())); diff != "" {
 		t.Error("answer, want (-), got (+):\n", diff)
 	}
+
+	write("net.d/05-other.conflist", `{"name":"other","plugins":[{"type":"bridge"}]}`)
+	out.Reset()
+	if err := run(t.Context(), all...); err != nil || !logtest.Names(out.String(), "05-other.conflist") {
+		t.Errorf("runtimes use another configuration: %v\n%s", err, &out)
+	}
 }

@@ -51,6 +51,8 @@ type Outcome struct {
 	Result string   `json:"result"`           // "written", "unchanged" or "left alone"
 	Kept   []string `json:"kept,omitempty"`   // types of the plugins in a configuration that others added
 	Reason string   `json:"reason,omitempty"` // why the installed plugin was left alone
+	// ShadowedBy is the name of the configuration that container runtimes use instead of this one.
+	ShadowedBy string `json:"shadowedBy,omitempty"`
 }
 
 // target is one file to install: a plugin or a configuration.
@@ -72,6 +74,7 @@ type plan struct {
 	attrs       []any    // further attributes for the log
 	foreign     []string // types of the plugins that others added
 	kept        string   // why another plugin is left in place; empty: none is
+	shadowedBy  string   // the configuration that container runtimes use instead of this one; empty: they use this one
 	// write carries out the plan; nil: nothing to do. written is true also if the
 	// record could not be written afterwards. The error is errChanged if the file no
 	// longer has the content found.
@@ -122,10 +125,10 @@ func (t target) install(log *slog.Logger) (Outcome, error) {
 		case p.kept != "":
 			return Outcome{Path: t.to, Result: "left alone", Reason: p.kept}, nil
 		case p.reason == "":
-			return Outcome{Path: t.to, Result: "unchanged", Kept: p.foreign}, nil
+			return Outcome{Path: t.to, Result: "unchanged", Kept: p.foreign, ShadowedBy: p.shadowedBy}, nil
 		}
 		p.log(log, slog.LevelInfo, t.to)
-		return Outcome{Path: t.to, Result: "written", Kept: p.foreign}, nil
+		return Outcome{Path: t.to, Result: "written", Kept: p.foreign, ShadowedBy: p.shadowedBy}, nil
 	}
 	return Outcome{}, fmt.Errorf("install %s: %w", t.to, errChanged)
 }

@@ -85,7 +85,8 @@ func (c *confFile) plan(enforce bool) (plan, error) {
 	if err != nil {
 		return plan{}, fmt.Errorf("install CNI configuration: %w", err)
 	}
-	p := plan{found: s.live, update: enforce}       // of a missing or unusable file; below, true for a usable one
+	// update: of a missing or unusable file; below, true for a usable one
+	p := plan{found: s.live, update: enforce, shadowedBy: c.shadowedBy(s.want)}
 	if s.live == nil && c.convertedToList(s.want) { // not missing: nothing to do
 		return p, nil
 	}
@@ -187,6 +188,48 @@ func (c *confFile) convertedToList(want conf) bool {
 	text, _, err := readFile(c.to + "list")
 	list, broken := parseConf(text)
 	return err == nil && broken == nil && slices.Contains(list.types(), want.requiredType())
+}
+
+// causeShadowed is a value of the attribute cause in the log.
+const causeShadowed = "conf-shadowed"
+
+// shadowedBy returns the name of the configuration that container runtimes use for pods
+// instead of ours: the first one by name, if it sorts before ours and does not lead to it
+// (leadsTo); "": there is none. Those that cannot be read or parsed do not count: CRI-O
+// ignores them, and with containerd the node is not ready, with a message that names the file.
+func (c *confFile) shadowedBy(want conf) string {
+	dir, own := filepath.Split(c.to)
+	entries, _ := os.ReadDir(dir) // sorted by bytes, as runtimes do; some or none after an error
+	for _, e := range entries {
+		if e.Name() >= own {
+			break
+		}
+		if e.IsDir() || !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			continue
+		}
+		if _, err := parseConf(text); err != nil {
+			continue
+		}
+		if leadsTo(text, mainPlugin, want.text("name"), own) {
+			break
+		}
+		return e.Name()
+	}
+	return ""
+}
+
+// leadsTo reports whether a configuration has one of the names as a string, or at the end of
+// a path. Then pods get flannel's network by it: Cilium and Istio copy flannel's plugins into a
+// file of their own, and the file of Multus (00-multus.conf) has flannel's plugins or
+// names their file or network.
+func leadsTo(text []byte, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		return bytes.Contains(text, []byte(`"`+name+`"`)) || bytes.Contains(text, []byte(`/`+name+`"`))
+	})
 }
 
 // renamedCopies returns a log attribute with the files that ours may have been

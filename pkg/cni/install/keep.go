@@ -22,6 +22,7 @@ type keeper struct {
 	pace     pacer  // says when a repair may be made
 	enforced bool   // a pass of this process has succeeded: the file has all keys of the source
 	kept     string // why another plugin is left in place, as logged; empty: it is not
+	shadow   string // the last plan.shadowedBy that was logged; empty: none was
 }
 
 // awaitPlugins returns the targets of the plugins once there are plugins in their source;
@@ -108,6 +109,11 @@ func (k *keeper) pass(now time.Time) (next time.Duration, err error) {
 			k.log.Warn("left another CNI plugin in place; replace it with --cni-plugin-replace or install-cni --replace-plugin",
 				"path", k.to, "reason", p.kept)
 		}
+	}
+	if err == nil && p.shadowedBy != "" && p.shadowedBy != k.shadow {
+		k.shadow = p.shadowedBy
+		k.log.Warn("container runtimes use another CNI configuration for pods, because it sorts before this one",
+			"cause", causeShadowed, "path", k.to, "used", p.shadowedBy)
 	}
 	switch {
 	case errors.Is(err, errChanged):
