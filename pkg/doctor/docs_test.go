@@ -136,3 +136,37 @@ func TestMentions(t *testing.T) {
 		t.Errorf("only %d files found: the paths are wrong", files)
 	}
 }
+
+var sysctlsInUse = regexp.MustCompile(`inUse\(s, "([^"]+)", "([^"]+)"\)`)
+
+// TestRequirements looks in the requirements of install.md for the kernel parameters that FL201 and FL202 check.
+func TestRequirements(t *testing.T) {
+	page, err := os.ReadFile("../../Documentation/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "**You need**")
+	text, _, _ = strings.Cut(text, "```")
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checks := 0
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, call := range sysctlsInUse.FindAllStringSubmatch(string(source), -1) {
+			checks++
+			for _, path := range call[1:] {
+				if !strings.Contains(text, strings.ReplaceAll(path, "/", ".")+"=1") {
+					t.Errorf("install.md does not require %s, which %s checks", path, file)
+				}
+			}
+		}
+	}
+	if checks < 2 {
+		t.Errorf("only %d checks found", checks)
+	}
+}
