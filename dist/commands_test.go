@@ -272,6 +272,13 @@ func TestCommandsOfChart(t *testing.T) {
 	if len(spec.Containers) != 3 {
 		t.Errorf("the canary has %d containers", len(spec.Containers))
 	}
+	u.podRuns("node2", ourImage)
+	u.run(u.block("upgrade.md", "upgrade-release"))
+	u.podRuns("node2", laterImage)
+	set := u.daemonSet()
+	if len(set.Spec.Template.Spec.Containers) != 3 || set.Spec.UpdateStrategy.Type != appsv1.RollingUpdateDaemonSetStrategyType {
+		t.Errorf("after the upgrade of all nodes: %+v", set.Spec)
+	}
 }
 
 // ipv6Alone checks that the chart has made the configuration that kubernetes.md shows, and that flanneld accepts it.
