@@ -187,11 +187,7 @@ func runTasks(ctx context.Context, o options, d *daemon.Daemon, log *slog.Logger
 	tasks, ctx := errgroup.WithContext(ctx)
 	healthz := status.Health(d.Board, d.Metrics.Handler())
 	if o.Healthz.Port() != 0 {
-		l, err := status.Listen(o.Healthz.String())
-		if err != nil {
-			return err
-		}
-		tasks.Go(func() error { return status.Serve(ctx, l, healthz) })
+		tasks.Go(func() error { return status.KeepPort(ctx, o.Healthz.String(), healthz, log) })
 	}
 	var running atomic.Pointer[daemon.Daemon] // nil until the manager is connected
 	tasks.Go(func() error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"path/filepath"
 	"runtime"
@@ -22,7 +23,7 @@ func (f afterWrite) Write(p []byte) (int, error) { f(); return len(p), nil }
 
 // A daemon's own answers, by its port and by its socket.
 func TestWait(t *testing.T) {
-	l, err := status.Listen("127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 )
 
@@ -29,12 +31,43 @@ func get(t *testing.T, url string) (int, string) {
 	return resp.StatusCode, strings.TrimSpace(string(body))
 }
 
-func TestServe(t *testing.T) {
-	l, err := Listen("127.0.0.1:0")
+// A port that another process has is opened when it is free, and the reason is logged once.
+func TestTakenPort(t *testing.T) {
+	t.Parallel() // KeepPort retries every 2 s
+	taken, err := openPort("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(l.Addr().String()); err == nil || !strings.Contains(err.Error(), "--healthz-port") {
+	addr := taken.Addr().String()
+	var log logtest.Log
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- KeepPort(ctx, addr, Health(&Board{}, http.NotFoundHandler()), log.Logger()) }()
+	logged := func() bool { return len(log.With("cause="+causeNoPort).Naming("error", "--healthz-port", addr)) == 1 }
+	eventually.True(t, "the reason is logged", logged)
+	taken.Close()
+	eventually.Nil(t, "the port answers", func() error {
+		resp, err := http.Get("http://" + addr + "/healthz")
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	})
+	if !logged() || log.Count() != 1 {
+		t.Errorf("the log:\n%s", &log)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServe(t *testing.T) {
+	l, err := openPort("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openPort(l.Addr().String()); err == nil || !strings.Contains(err.Error(), "--healthz-port") {
 		t.Errorf("a port that is taken gives %v, want an error that names the flag", err)
 	}
 	b := &Board{}
@@ -138,7 +171,7 @@ func TestAHungPassIsNotAlive(t *testing.T) {
 // dial starts a server of h and returns a connection to it.
 func dial(t *testing.T, h http.Handler) net.Conn {
 	t.Helper()
-	l, err := Listen("127.0.0.1:0")
+	l, err := openPort("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -42,12 +43,29 @@ func answer(check func() (warning string, problem error)) http.HandlerFunc {
 	}
 }
 
-// Listen binds the address, so that the start fails at once if the port is in
-// use. Serve closes the listener.
-func Listen(addr string) (net.Listener, error) {
+// causeNoPort is a value of the attribute cause in the log.
+const causeNoPort = "no-health-port"
+
+// KeepPort serves h at an address until ctx ends; then it returns nil. Another process may
+// have the port, also on purpose: KeepPort retries then, because the network must not
+// depend on the port.
+func KeepPort(ctx context.Context, addr string, h http.Handler, log *slog.Logger) error {
+	return keepServing(ctx, func() error {
+		l, err := openPort(addr)
+		if err != nil {
+			return err
+		}
+		return Serve(ctx, l, h)
+	}, func(err error) {
+		log.Warn("cannot open the health port, will retry; the network does not need it", "cause", causeNoPort, "error", err)
+	})
+}
+
+// openPort listens at a TCP address. Serve closes the listener.
+func openPort(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("health and metrics on %s: %w (choose another --healthz-port, or 0 for none)", addr, err)
+		return nil, fmt.Errorf("health and metrics on %s: %w (choose another --healthz-ip or --healthz-port; port 0 for none)", addr, err)
 	}
 	return l, nil
 }

@@ -61,8 +61,8 @@ const causeNoSocket = "no-status-socket"
 // after every other error. Only tests recognize errTaken.
 var errTaken = errors.New("another flanneld answers")
 
-// Keep retries to create the socket every retryInterval, and checks every checkInterval that
-// it still exists.
+// Keep and KeepPort retry to listen every retryInterval. Keep checks every checkInterval that
+// the socket still exists.
 const (
 	retryInterval = 2 * time.Second
 	checkInterval = 5 * time.Second
@@ -70,19 +70,27 @@ const (
 
 // Keep serves h on a socket at path, which only its owner may use, until ctx
 // ends; then it returns nil. It creates the socket again when somebody removes
-// or replaces it. If the socket cannot be created, Keep logs each reason once and
-// retries: the network does not need it.
+// or replaces it.
 func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) error {
-	logged := ""
+	return keepServing(ctx, func() error { return serve(ctx, path, h) }, func(err error) {
+		log.Warn("cannot serve the status, will retry", "cause", causeNoSocket, "error", err)
+	})
+}
+
+// keepServing calls serve until ctx ends, and then returns nil. If serve fails, which
+// usually means that it cannot listen, keepServing calls tell with each reason once and
+// retries: the network does not need what is served.
+func keepServing(ctx context.Context, serve func() error, tell func(error)) error {
+	told := ""
 	for ctx.Err() == nil {
-		err := serve(ctx, path, h)
-		if err != nil && err.Error() != logged {
-			logged = err.Error()
-			log.Warn("cannot serve the status, will retry", "cause", causeNoSocket, "error", err)
-		}
+		err := serve()
 		if err == nil {
-			logged = ""
-			continue // the socket was removed or replaced
+			told = ""
+			continue // such as a socket that was removed or replaced
+		}
+		if err.Error() != told {
+			told = err.Error()
+			tell(err)
 		}
 		reconcile.Pause(ctx, retryInterval)
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"regexp"
 	"slices"
 	"strconv"
@@ -236,12 +235,8 @@ func TestEnd(t *testing.T) {
 		{[]string{"--ifcae", "--iface"}, 2, []string{"-ifcae=eth0"}},
 		{[]string{"--healthz-port", "70000", "65535"}, 2, []string{"-healthz-port=70000"}},
 		{[]string{`"sing"`}, 2, []string{"sing"}},
-		{[]string{"--healthz-port", "7777"}, 1, []string{"-healthz-port=7777"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			var taken net.Listener // a program that is just being started holds the former one open
-			within(t, "the port is free", func() (err error) { taken, err = n.Listen("tcp", ":7777"); return err })
-			defer taken.Close()
 			mark := len(n.Log())
 			must(t, n.Start(c.args...))
 			ends(t, n, c.status)
@@ -250,6 +245,21 @@ func TestEnd(t *testing.T) {
 			}
 		})
 	}
+	// Another process must not keep the node without network by taking the health port.
+	t.Run("health port", func(t *testing.T) {
+		taken, err := n.Listen("tcp", fmt.Sprintf(":%d", lab.HealthPort))
+		must(t, err)
+		defer taken.Close()
+		mark := len(n.Log())
+		must(t, n.Start())
+		within(t, "the subnet file is written", func() error { _, err := n.SubnetEnv(); return err })
+		if text := n.Log()[mark:]; !logtest.Names(text, "no-health-port", "--healthz-port", fmt.Sprint(lab.HealthPort)) {
+			t.Errorf("the output is\n%s", text)
+		}
+		taken.Close()
+		must(t, n.Ready(t.Context()))
+		stopped(t, n)
+	})
 	t.Run("JSON", func(t *testing.T) {
 		mark := len(n.Log())
 		must(t, n.Start("-log-format=json", "-v=10"))
