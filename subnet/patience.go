@@ -27,7 +27,8 @@ func DoublePause(low, high time.Duration, tries int) time.Duration {
 
 // Conflict paces how often we restore our lease after someone else changed it, because two
 // nodes with the same address would otherwise write without end. heldKey (etcd) and ownNode
-// (kube) each have one, guard it with their locks, and do the actions:
+// (kube) each have one, guard it with their locks, and do the actions. kube.Manager paces
+// likewise how often it follows an operator's annotations.
 //
 //	state     cause                            action                       next state
 //	calm      someone else changes the lease   restore it now               pending

@@ -34,7 +34,14 @@ func (m *Manager) Hold(ctx context.Context) error {
 		defer close(restorerDone)
 		// It calls Work at once, then when m.restore receives or the time that Work returned is over.
 		restorer := reconcile.Runner{News: []<-chan struct{}{m.restore}, Work: func(ctx context.Context) (time.Duration, error) {
-			return m.restoreIfDue(ctx, own), nil
+			m.mu.Lock()
+			next := m.useOperators(own)
+			m.mu.Unlock()
+			restore := m.restoreIfDue(ctx, own)
+			if next == 0 || restore > 0 && restore < next {
+				next = restore
+			}
+			return next, nil
 		}}
 		restorer.Run(ctx)
 	}()
@@ -117,7 +124,7 @@ func (m *Manager) observeOwn(own *ownNode, observed change) error {
 		return fmt.Errorf("podCIDR of node %s is now %s: %w", observed.name, cidrs, subnet.ErrMoved)
 	}
 	own.observe(observed.node)
-	m.setOperatorIPs(own.node.Annotations)
+	m.useOperators(own) // if a pause is to pass first, the restorer calls it again
 	switch {
 	case recreated || len(before.CIDRs) == 0: // before had no podCIDR: recreated, or of a rewound store
 		m.log.Info("this node's Node has the same podCIDR again", "node", observed.name)
@@ -126,9 +133,6 @@ func (m *Manager) observeOwn(own *ownNode, observed change) error {
 	case observed.replaced: // the store may have an older condition
 		own.conflict = subnet.Conflict{}
 		m.reporter.nodeChanged()
-	case before.Annotations.Operators() != observed.node.Annotations.Operators():
-		m.log.Info("operator changed annotations of this node", "node", observed.name)
-		own.conflict = subnet.Conflict{}
 	}
 	reconcile.Notify(m.restore)
 	return nil

@@ -24,7 +24,7 @@ func TestNodes(t *testing.T) {
 	s := kubetest.Start(t)
 	for name, test := range map[string]func(*testing.T, outside){
 		"Life": life, "Waiting": waiting, "Pod": byPod, "Misfit": misfit, "Hands": otherHands, "Operator": operator, "Chosen": chosen, "Anew": anew,
-		"Garbage": garbage, "Unmanaged": unmanaged, "Condition": conditions, "Unassigned": unassigned, "Events": events, "Restored": restoredStore,
+		"Disagreeing": disagreeing, "Garbage": garbage, "Unmanaged": unmanaged, "Condition": conditions, "Unassigned": unassigned, "Events": events, "Restored": restoredStore,
 		"Bound": boundToItsNode, "Heartbeat": heartbeats, "Examined": examined, "Services": services,
 		"Order": lookedUpInOrder, "Label": byLabel, "Without": withoutPodCIDR, "FewEvents": fewEvents,
 		"Published": published, "Sources": overwrittenSources, "Unanswered": unanswered, "NotTheAPI": notTheAPI,
@@ -288,6 +288,32 @@ func operator(t *testing.T, o outside) {
 	told("192.168.0.7")
 	if n.logs.Count("cause="+causeAnnotationIgnored) != 2 || n.logs.Count("cause="+causeConflict) != 0 {
 		t.Errorf("log:\n%s", n.logs)
+	}
+}
+
+// disagreeing: two controllers that change an operator's annotation in turn are followed ever more slowly, up to the last
+// change.
+func disagreeing(t *testing.T, o outside) {
+	o.add("disagreeing-1", "10.244.24.0/24")
+	o.annotate("disagreeing-1", "public-ip-overwrite", "203.0.113.20")
+	n := start(t, o.Server, "disagreeing-1", nil)
+	if _, err := n.PublicIPs(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.join(tenNet, "192.168.0.20", mac1)
+	n.Run()
+	began := time.Now()
+	for i := range 200 {
+		o.annotate("disagreeing-1", "public-ip-overwrite", fmt.Sprintf("203.0.113.%d", 21+i%2))
+	}
+	o.annotate("disagreeing-1", "public-ip-overwrite", "203.0.113.23")
+	eventually.True(t, "the last address is published", func() bool {
+		return o.node("disagreeing-1").Annotations[prefix+"public-ip"] == "203.0.113.23"
+	})
+	// See subnet.Conflict. The first patch is that of join.
+	most := 13 + 8*int(time.Since(began)/time.Minute)
+	if patches := n.traffic.count("PATCH") - 1; patches > most || n.logs.Count() > 3*most {
+		t.Errorf("%d patches, want at most %d, and the log:\n%s", patches, most, n.logs)
 	}
 }
 

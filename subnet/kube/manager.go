@@ -85,10 +85,13 @@ type Manager struct {
 // publicIPs is what PublicIPs reads and returns. Manager.mu guards it.
 type publicIPs struct {
 	found       *storedNode      // our Node as PublicIPs read it, for the next Acquire; nil: Acquire reads it
-	operatorIPs subnet.PublicIPs // as our Node's annotations had them last
+	operators   [4]string        // the operator's annotations that are in force, see useOperators
+	operatorIPs subnet.PublicIPs // the addresses in them
 	returnedIPs subnet.PublicIPs // as PublicIPs returned them last
 	holding     bool             // Hold runs, and keeps operatorIPs up to date
 	warned      warned           // the problems with operatorIPs that were logged
+
+	operatorChanges subnet.Conflict // paces how often changed annotations are put in force
 
 	publicIPsChanged chan struct{} // notifies the caller of PublicIPsChanged
 }

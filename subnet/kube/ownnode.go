@@ -27,7 +27,7 @@ import (
 //	published    Publish with another lease               write the annotations that differ                 publishing
 //	published    the API server rejects the restoration   try again after the next change, and a pause      published
 //	published    someone else changed our annotations     restore them, now or after the pause              published
-//	any          an operator changed their annotations    use their values, end the conflict                unchanged
+//	any          an operator changed their annotations    use their values (useOperators), end the conflict unchanged
 //	any          an operator overwrites a public IP       use it with the next Publish                      unchanged
 //	any          the Node was deleted                     log it, keep the network as it is                 missing
 //	any          the Node was recreated without podCIDR   log it, keep the network as it is                 missing
@@ -237,7 +237,8 @@ func (m *Manager) patchNeeded(own *ownNode) (raw []byte, changes []string) {
 	if own.want == nil || own.node == nil {
 		return nil, nil
 	}
-	operators := own.node.Annotations // a copy, since Annotations is an array; describeLease keeps the operator's values
+	operators := own.node.Annotations           // a copy, since Annotations is an array
+	copy(operators[overwrite:], m.operators[:]) // those in force, which describeLease keeps
 	for i, name := range overwrites {
 		// An overwrite that the caller of Publish did not know has no effect yet. describeLease reports an invalid one. The
 		// second argument: the address is to be IPv6.
@@ -246,9 +247,7 @@ func (m *Manager) patchNeeded(own *ownNode) (raw []byte, changes []string) {
 		}
 	}
 	want, problems := describeLease(own.want, operators)
-	for _, name := range overwrites {
-		want[name] = own.node.Annotations[name] // the patch must not delete one that was emptied above
-	}
+	copy(want[overwrite:], own.node.Annotations[overwrite:]) // the patch must not change the operator's
 	for _, p := range problems {
 		if own.warned.add(p) {
 			m.log.Warn(p, "cause", causeAnnotationIgnored)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"time"
 
 	"flannel/pkg/reconcile"
 	"flannel/subnet"
@@ -36,9 +38,33 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 // PublicIPsChanged implements subnet.Manager.
 func (m *Manager) PublicIPsChanged() <-chan struct{} { return m.publicIPsChanged }
 
-// setOperatorIPs records the public addresses that an operator has set by annotations of our Node, and notifies if they
-// changed. m.mu must be held.
+// useOperators puts the operator's annotations of our Node in force if they changed and the pause is over. There is a pause
+// from the second change in two minutes on, because two controllers that disagree, or anyone who may edit the Node, would
+// otherwise have each change logged, published and followed by a pass. useOperators returns after what time to call it
+// again although the Node has not changed; 0: never. m.mu must be held.
+func (m *Manager) useOperators(own *ownNode) (next time.Duration) {
+	switch {
+	case own.node == nil || len(own.node.CIDRs) == 0: // the network stays as it is
+		return 0
+	case own.node.Annotations.Operators() == m.operators:
+		m.operatorChanges.Restored()
+		return 0
+	}
+	due, _ := m.operatorChanges.Changed(time.Now(), rand.N)
+	if wait := time.Until(due); wait > 0 {
+		return wait
+	}
+	m.log.Info("operator changed annotations of this node", "node", own.node.Name)
+	m.setOperatorIPs(own.node.Annotations)
+	m.operatorChanges.Restored()
+	own.conflict = subnet.Conflict{} // calm: what differs now is written at once
+	return 0
+}
+
+// setOperatorIPs records the annotations that an operator has set, with the public addresses in them, and notifies if the
+// addresses changed. m.mu must be held.
 func (m *Manager) setOperatorIPs(n annotations) {
+	m.operators = n.Operators()
 	v4, problem4 := n.Operator(nodeIP, false) // false: an IPv4 address
 	v6, problem6 := n.Operator(nodeIPv6, true)
 	// Publish writes the addresses of these two (see subnet.PublicIPs). patchNeeded logs their problems.
