@@ -57,7 +57,8 @@ func (s *duplicates) resolve(_ context.Context, p *pass) error {
 			if s.told[name] != peer { // logged once for each peer
 				s.told[name] = peer
 				s.log.Warn("duplicate MAC address: other nodes reject this node's lease; "+
-					"run flanneld cleanup and start flanneld again, so that HNS chooses another address",
+					"if the peer is no clone of this node, it copies the address: delete the peer's lease; "+
+					"if it is a clone, drain this node, run flanneld cleanup and start flanneld again, so that HNS chooses another address",
 					"cause", causeDuplicateMAC, "network", name, "peer", peer, "mac", link.MAC)
 			}
 		case dataplane.WireGuard:
