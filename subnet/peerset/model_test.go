@@ -60,6 +60,8 @@ type model struct {
 	judge subnet.Judge
 	store map[string]Entry
 	gone  []gonePeer
+
+	claimed map[string]time.Time // as in set
 }
 
 // gonePeer is a peer whose lease the store no longer has.
@@ -99,7 +101,7 @@ func (m *model) setOwn(own string) {
 }
 
 func (m *model) apply(changes []Change, replaced bool, now time.Time) {
-	m.drop(func(l gonePeer) bool { return !now.Before(l.until) })
+	m.expire(now)
 	added, fresh, shrunk := map[*subnet.Lease]bool{}, map[*subnet.Lease]bool{}, false
 	for _, c := range changes {
 		old := m.store[c.Name]
@@ -141,8 +143,9 @@ func (m *model) apply(changes []Change, replaced bool, now time.Time) {
 
 // displace drops the gone peers that a used lease claims.
 func (m *model) displace(added, fresh map[*subnet.Lease]bool) {
+	before := maps.Clone(m.claimed)
 	claims := func(p *subnet.Lease, g gonePeer) bool {
-		return p.SameNode(g.lease) && (added[p] || fresh[g.lease] && p.Since > g.lease.Since) || added[p] && p.Within(g.lease)
+		return before[p.Name].IsZero() && p.SameNode(g.lease) && (added[p] || fresh[g.lease] && p.Since > g.lease.Since) || added[p] && p.Within(g.lease)
 	}
 	present := m.present()
 	all := slices.Clone(present)
@@ -152,9 +155,21 @@ func (m *model) displace(added, fresh map[*subnet.Lease]bool) {
 		}
 	}
 	losers := m.judge.Losers(all)
-	m.drop(func(g gonePeer) bool {
-		return slices.ContainsFunc(present, func(p *subnet.Lease) bool { return !losers[p] && claims(p, g) })
+	m.drop(func(g gonePeer) (displaced bool) {
+		for _, p := range present {
+			if !losers[p] && claims(p, g) {
+				if displaced = true; !p.Within(g.lease) && g.until.After(m.claimed[p.Name]) {
+					m.claimed[p.Name] = g.until
+				}
+			}
+		}
+		return displaced
 	})
+}
+
+func (m *model) expire(now time.Time) {
+	maps.DeleteFunc(m.claimed, func(_ string, until time.Time) bool { return !now.Before(until) })
+	m.drop(func(g gonePeer) bool { return !now.Before(g.until) })
 }
 
 func (m *model) retainMass() {
@@ -271,7 +286,7 @@ func TestRandomChanges(t *testing.T) {
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		nodes := 3 + rnd.IntN(30)
-		s, m := newSet(name(0), window), &model{own: name(0), judge: subnet.Trusting{}, store: map[string]Entry{}}
+		s, m := newSet(name(0), window), &model{own: name(0), judge: subnet.Trusting{}, store: map[string]Entry{}, claimed: map[string]time.Time{}}
 		now := began
 		var set subnet.Set
 		random := func() Change {
@@ -321,7 +336,7 @@ func TestRandomChanges(t *testing.T) {
 				m.gone = nil
 			case 2:
 				s.Expire(now)
-				m.drop(func(l gonePeer) bool { return !now.Before(l.until) })
+				m.expire(now)
 			case 3:
 				j := []subnet.Judge{testJudge{}, testJudge{}, testJudge{other: "vxlan"}, subnet.Trusting{}}[rnd.IntN(4)]
 				s.SetJudge(j)

@@ -75,6 +75,7 @@ type set struct {
 	withdrawn reconcile.CompactMap[string, *departed] // by name; normally empty
 	fresh     []*departed                             // those of withdrawn that the running Apply has added; claims empties it
 	shrunk    bool                                    // the running call has withdrawn a peer
+	claimed   map[string]time.Time                    // by name of a lease that has claimed an address: until when it claims no other; see claimsAddress
 	next      time.Time                               // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
 	losers    map[*subnet.Lease]bool                  // what lost returns, if resolved is true
 	// resolved: losers is the result for the leases as they are. Whatever changes one that is used
@@ -148,7 +149,7 @@ type departed struct {
 // is not known yet. The peers of a mass withdrawal are retained for the time
 // retain; if it is 0, they are not.
 func newSet(own string, retain time.Duration) *set {
-	return &set{own: own, retain: retain, judge: subnet.Trusting{}}
+	return &set{own: own, retain: retain, judge: subnet.Trusting{}, claimed: map[string]time.Time{}}
 }
 
 // SetJudge validates all leases again, and reports whether the set has changed.

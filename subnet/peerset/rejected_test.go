@@ -82,6 +82,44 @@ func TestRejectedLeasesDecideNothing(t *testing.T) {
 	}
 }
 
+// A compromised node writes the addresses of all retained peers into its own lease, one after the other, whatever its age:
+// it displaces one of them, and another one only when that one's time is over.
+func TestOneNameClaimsOneAddress(t *testing.T) {
+	for _, age := range []int64{0, 1, 2} {
+		s := filled(13)
+		rogue := func(address int) Change {
+			l := leaseAt(50, address)
+			l.Since = age
+			return has(l)
+		}
+		s.Apply([]Change{rogue(50)}, false, began)
+		s.Apply(gone(span(1, 12)...), false, began.Add(time.Second))
+		retained := func(what string, at time.Duration, want int, changes ...Change) {
+			t.Helper()
+			s.Apply(changes, false, began.Add(at))
+			if got := len(s.Subnets().Retained); got != want {
+				t.Errorf("age %d, %s: %d are retained, want %d", age, what, got, want)
+			}
+		}
+		retained("before", 2*time.Second, 12)
+		for i := range 12 {
+			retained("one after the other", 3*time.Second, 11, rogue(1+i))
+		}
+		retained("it leaves", 4*time.Second, 12, gone(50)...) // and is retained itself
+		retained("it is back", 4*time.Second, 11, rogue(3))
+		retained("another node", 5*time.Second, 10, has(leaseAt(60, 4)))
+		retained("another node's subnet", 6*time.Second, 9, Change{Name: name(50), Entry: Entry{Lease: withName(leaseAt(5, 50), name(50))}})
+		retained("the time is over", window+time.Second, 0, has(lease(14)), has(lease(15)), has(lease(16)))
+		retained("most leave again", window+time.Second, 4, gone(13, 14, 15, 16)...)
+		retained("it claims one again", window+time.Second, 3, rogue(14))
+	}
+}
+
+func withName(l *subnet.Lease, name string) *subnet.Lease {
+	l.Name = name
+	return l
+}
+
 // Nodes that adopt another configuration are still there: none of them is withdrawn, and what is shown of each is its
 // latest lease. Such a lease claims nothing, and ends the retention of its own node's former lease only.
 func TestOtherConfiguration(t *testing.T) {

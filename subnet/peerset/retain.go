@@ -2,6 +2,7 @@ package peerset
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -75,6 +76,7 @@ func (s *set) drop(name string) {
 
 // expire drops the withdrawn peers whose time is over.
 func (s *set) expire(now time.Time) {
+	maps.DeleteFunc(s.claimed, func(_ string, until time.Time) bool { return !now.Before(until) })
 	if s.next.IsZero() || now.Before(s.next) {
 		return
 	}
@@ -206,7 +208,7 @@ type claim struct {
 //	any other                                nothing: it was in a conflict with the peer before
 //
 // Nobody claims a subnet by a lease that contains it (see subnet.Lease.Within), because
-// one such lease could claim those of all nodes.
+// one such lease could claim those of all nodes. For claims to addresses see claimsAddress.
 func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 	if len(s.fresh) > 0 {
 		fresh := slices.DeleteFunc(s.fresh, func(d *departed) bool {
@@ -215,7 +217,7 @@ func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 		})
 		for name, e := range s.known.All() {
 			if l := e.Lease; l != nil && name != s.own {
-				mine := claimsOf(l, fresh)
+				mine := s.claimsOf(l, fresh)
 				if len(mine) > 0 && s.judged(name).usable {
 					claims = append(claims, mine...)
 				}
@@ -228,7 +230,7 @@ func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 			continue // it was removed by a later change of the same call
 		}
 		for _, d := range s.withdrawn.All() {
-			if l.SameNode(d.Lease) || l.Within(d.Lease) {
+			if s.claimsAddress(l, d) || l.Within(d.Lease) {
 				claims = append(claims, claim{l, d})
 			}
 		}
@@ -238,13 +240,23 @@ func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 
 // claimsOf returns the claims of a present lease to the public addresses of peers that the running
 // call has withdrawn.
-func claimsOf(l *subnet.Lease, fresh []*departed) (claims []claim) {
+func (s *set) claimsOf(l *subnet.Lease, fresh []*departed) (claims []claim) {
 	for _, d := range fresh {
-		if l.Since > d.Lease.Since && l.SameNode(d.Lease) {
+		if l.Since > d.Lease.Since && s.claimsAddress(l, d) {
 			claims = append(claims, claim{l, d})
 		}
 	}
 	return claims
+}
+
+// claimsAddress reports whether a lease claims the public address of a withdrawn peer. Once
+// the lease of a name has displaced a peer by a claim to its address, it claims no other
+// address until that peer would have expired: a compromised node can write the addresses
+// of all peers into its own lease, one after the other. A node whose address changes
+// that often for another reason needs no claim: it is used beside the peer.
+func (s *set) claimsAddress(l *subnet.Lease, d *departed) bool {
+	_, claimed := s.claimed[l.Name]
+	return !claimed && l.SameNode(d.Lease)
 }
 
 // displace drops the withdrawn peers whose subnet or public address another lease
@@ -271,6 +283,9 @@ func (s *set) displace(claimants []*subnet.Lease) {
 	losers := s.judge.Losers(leases)
 	for _, c := range claims {
 		if !losers[c.by] {
+			if until := c.of.Until; until.After(s.claimed[c.by.Name]) && !c.by.Within(c.of.Lease) {
+				s.claimed[c.by.Name] = until
+			}
 			s.drop(c.of.Lease.Name)
 		}
 	}
