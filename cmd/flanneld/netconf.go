@@ -76,8 +76,10 @@ func netConfName(o options) string {
 
 // parseConfig validates a raw network configuration for this node. It is the Parse of
 // daemon.Daemon.
-func parseConfig(raw []byte) (subnet.Config, backend.Maker, []string, error) {
-	return backend.ParseConfig(runtime.GOOS, raw)
+func (o *options) parseConfig(raw []byte) (subnet.Config, backend.Maker, []string, error) {
+	config, maker, warnings, err := backend.ParseConfig(runtime.GOOS, raw)
+	config.Assigned = o.Kube.On
+	return config, maker, warnings, err
 }
 
 // readNetConf reads the raw network configuration from where the daemon reads

@@ -57,3 +57,15 @@ func TestNetConf(t *testing.T) {
 		t.Errorf("a configuration that cannot work: %d %s %s", code, out, problems)
 	}
 }
+
+// In Kubernetes the cluster assigns the subnets, whatever their length; with etcd a node chooses its own.
+func TestWhoAssignsSubnets(t *testing.T) {
+	for _, kube := range []bool{false, true} {
+		o := options{}
+		o.Kube.On = kube
+		config, _, _, err := o.parseConfig([]byte(`{"Network": "10.8.0.0/16", "Backend": {"Type": "vxlan"}}`))
+		if err != nil || config.Assigned != kube {
+			t.Errorf("in Kubernetes: %t: assigned: %t, %v", kube, config.Assigned, err)
+		}
+	}
+}

@@ -69,7 +69,7 @@ func open(ctx context.Context, o options, log *slog.Logger) (d *daemon.Daemon, c
 	// leanDataplane and returningMemory return to the system what the start took (memory.go).
 	// notify and watchdog are for systemd (run.go).
 	return &daemon.Daemon{
-		Dataplane: &leanDataplane{Dataplane: plane, release: releaseProgram, returnAll: returnMemory}, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
+		Dataplane: &leanDataplane{Dataplane: plane, release: releaseProgram, returnAll: returnMemory}, Firewall: rules, Underlay: interfaces, Parse: o.parseConfig,
 		Settings: o.Settings, Log: log, Board: board, Metrics: counts, Tally: tally, Probes: probes,
 		Echo: path.Echo, Notify: returningMemory(notify(log)), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
 	}, closeAll, nil

@@ -69,7 +69,7 @@ func (c *call) bindSwitch(ctx context.Context, raw []byte) (dataplane.Prepared, 
 			return dataplane.Prepared{}, fmt.Errorf("%w; or give --network-mode", err)
 		}
 	}
-	config, maker, _, err := parseConfig(raw) // _: the daemon logs the warnings
+	config, maker, _, err := c.parseConfig(raw) // _: the daemon logs the warnings
 	if err != nil {
 		return dataplane.Prepared{}, fmt.Errorf("%s is invalid: %w", netConfName(c.options), err)
 	}

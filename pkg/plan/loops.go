@@ -42,10 +42,9 @@ func (p *Plan) hostSubnetsOf(peer *peer) iter.Seq[netip.Prefix] {
 
 // rejectLoops returns conflicting together with the peers that are rejected because the public IP of one peer is inside
 // the subnet of another. conflicting has the peers that resolveConflicts has just rejected. Which of the two is rejected:
-//   - If the subnet is of the usual size, the peer with the public IP is rejected, however old its lease is. The store
-//     assigns subnets, whereas a node publishes whatever public IP it likes.
-//   - If the subnet is of unusual size (see Plan), its owner is rejected. Otherwise one lease with a large subnet could get
-//     many peers rejected.
+//   - The peer with the public IP, however old its lease is, if the cluster assigns the subnets, or the subnet is not larger
+//     than the usual size (see Plan). A node publishes whatever public IP it likes.
+//   - Otherwise the owner of the subnet: with etcd, one lease with a large subnet could get many peers rejected.
 //
 // conflicting and the result map peers to reasons. A peer in conflicting gets no other peer rejected, because it has neither
 // subnets nor paths. Loops are judged all at once, so that the result depends on no order: a peer that is rejected for one
@@ -63,18 +62,18 @@ func (p *Plan) rejectLoops(conflicting map[*peer]string) map[*peer]string {
 			loops[peer] = reason
 		}
 	}
-	lengths := p.unusualLengths()
+	lengths := p.lengths()
 	for peer := range p.inside {
 		if conflicting[peer] != "" {
 			continue
 		}
 		for _, e := range peer.lease.Endpoints() {
-			usual := p.cfg.NetworkOf(e.PublicIP).SubnetLen
-			if owner, s := p.subnetOwner(e.PublicIP, usual, conflicting); owner != nil {
-				reject(peer, fmt.Sprintf("public IP %s is inside %s, the subnet of %s", e.PublicIP, s, owner.lease.Name))
-			}
 			for _, bits := range lengths {
-				if owner, s := p.subnetOwner(e.PublicIP, bits, conflicting); owner != nil && bits != usual {
+				switch owner, s := p.subnetOwner(e.PublicIP, bits, conflicting); {
+				case owner == nil:
+				case p.cfg.Assigned || bits >= p.cfg.NetworkOf(e.PublicIP).SubnetLen:
+					reject(peer, fmt.Sprintf("public IP %s is inside %s, the subnet of %s", e.PublicIP, s, owner.lease.Name))
+				default:
 					reject(owner, fmt.Sprintf("subnet %s contains the public IP of another node", s))
 				}
 			}
@@ -84,8 +83,9 @@ func (p *Plan) rejectLoops(conflicting map[*peer]string) map[*peer]string {
 	return loops
 }
 
-// unusualLengths returns the lengths of all subnets of the peers that have one of unusual size.
-func (p *Plan) unusualLengths() (lengths []int) {
+// lengths returns the lengths that subnets of peers have, those of the usual size first.
+func (p *Plan) lengths() []int {
+	lengths := []int{p.cfg.V4.SubnetLen, p.cfg.V6.SubnetLen}
 	for peer := range p.unusual {
 		for _, path := range peer.paths {
 			if bits := path.Dst.Bits(); !slices.Contains(lengths, bits) {
