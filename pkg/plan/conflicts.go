@@ -11,14 +11,15 @@ import (
 )
 
 // resolveConflicts decides which of the peers that claim the same resource, or overlapping subnets, are used, and returns
-// the others with the reason. All nodes decide alike, because they compare the same leases in the same order. The cost
-// depends on the number of peers in conflicts only. Update calls it when a peer that may be in a conflict was added or
-// removed. plan.go explains unusual sizes, and the indexes of a Plan (claimants).
+// the others with the reason. All nodes decide alike, because they compare the same leases in the same order; only where
+// subnets of different sizes overlap does the order depend on this node's size (see overlapping). The cost depends on the
+// number of peers in conflicts, and with subnets of unusual size on that of all peers. Update calls it when a peer that may
+// be in a conflict was added or removed. plan.go explains unusual sizes, and the indexes of a Plan (claimants).
 //
-// The peers are visited in the order of comparePrecedence. Each is rejected if it
+// The peers are visited in the order of comparePrecedence, those in overlapping after all others. Each is rejected if it
 //  1. claims a tunnel end (a VTEP's MAC address) that is derived from the subnet of another peer,
 //  2. claims a resource that a peer before it has got, or
-//  3. has a subnet of unusual size that overlaps a subnet of a peer that is used.
+//  3. is in overlapping, and a subnet of it overlaps a subnet of a peer that is used.
 //
 // Otherwise it gets its resources. A rejected peer gets none, so it cannot cause the rejection of a later one.
 //
@@ -29,7 +30,7 @@ import (
 //	B      20     10.5.60.0/24   m1       rejected by 2: A has m1
 //	D      30     10.5.60.0/24   m4       used: B is rejected, so it has not got the subnet
 //	C      5      10.5.60.0/22   m3       rejected by 3: it overlaps the subnet of D; it is the oldest lease, but comes last
-//	                                      because of its size
+//	                                      because its size is unusual and it overlaps others
 //
 // If m1 were derived from the subnet of B, then A would be rejected by 1 although its lease is older, B would be used, and
 // D would be rejected by 2.
@@ -37,24 +38,27 @@ func (p *Plan) resolveConflicts() (conflicting map[*peer]string) {
 	if len(p.claimants) == 0 && len(p.unusual) == 0 {
 		return nil
 	}
-	parties := maps.Clone(p.unusual)
+	sorted := p.sortedSubnets()
+	parties := p.overlapping(sorted)
+	last := maps.Clone(parties)
+	order := func(a, b *peer) int { return cmp.Or(falseFirst(last[a], last[b]), comparePrecedence(a, b)) }
 	derivedBy := map[resource]*peer{} // for contested tunnel ends: the first peer from whose subnet they are derived
 	for r, claimants := range p.claimants {
 		for _, peer := range claimants {
-			parties[peer] = struct{}{}
-			if p.derives(peer, r) && (derivedBy[r] == nil || comparePrecedence(peer, derivedBy[r]) < 0) {
+			parties[peer] = true
+			if p.derives(peer, r) && (derivedBy[r] == nil || order(peer, derivedBy[r]) < 0) {
 				derivedBy[r] = peer
 			}
 		}
 	}
 	conflicting = map[*peer]string{}
 	owners := map[resource]*peer{} // of contested resources
-	var used ownedSubnets          // nil until a peer with a subnet of unusual size is visited
-	for _, peer := range slices.SortedFunc(maps.Keys(parties), comparePrecedence) {
+	var used ownedSubnets          // nil until a peer in overlapping is visited
+	for _, peer := range slices.SortedFunc(maps.Keys(parties), order) {
 		reason := cmp.Or(p.conflictWithDerived(peer, derivedBy), conflictWithOwner(peer, owners))
-		if reason == "" && peer.unusual {
-			if used == nil {
-				used = p.usualSubnets(conflicting) // complete: these peers were visited before
+		if reason == "" && last[peer] {
+			if used == nil { // all peers that are not in overlapping were visited before
+				used = slices.DeleteFunc(sorted, func(s ownedSubnet) bool { return last[s.owner] || conflicting[s.owner] != "" })
 			}
 			reason = used.overlap(peer)
 		}
@@ -67,19 +71,45 @@ func (p *Plan) resolveConflicts() (conflicting map[*peer]string) {
 				owners[r] = peer
 			}
 		}
-		if peer.unusual {
+		if last[peer] {
 			used = used.with(peer)
 		}
 	}
 	return conflicting
 }
 
-// comparePrecedence orders peers by who gets a contested resource. A peer with subnets of the usual size comes before
-// one with a subnet of unusual size. Among these the older lease comes first, so that a new lease cannot displace an
-// existing one; among leases of the same age the order of subnet.Compare decides.
+// comparePrecedence orders peers by who gets a contested resource. The older lease comes first, so that a new lease cannot
+// displace an existing one; among leases of the same age the order of subnet.Compare decides. The size of a subnet does not
+// count: nodes with subnets of different sizes, such as after a change of the cluster's node CIDR mask, must decide alike.
 func comparePrecedence(a, b *peer) int {
-	return cmp.Or(falseFirst(a.unusual, b.unusual), cmp.Compare(a.lease.Since, b.lease.Since), comparePeers(a, b))
+	return cmp.Or(cmp.Compare(a.lease.Since, b.lease.Since), comparePeers(a, b))
 }
+
+// overlapping returns the peers with a subnet of unusual size that overlaps another peer's, and is not equal to it.
+// resolveConflicts visits them last, however old their leases are: otherwise one lease with a large subnet could get many
+// peers rejected. Equal subnets are resources, about which the age decides. sorted is the result of sortedSubnets.
+func (p *Plan) overlapping(sorted ownedSubnets) map[*peer]bool {
+	overlaps := map[netip.Prefix]bool{}
+	var outer netip.Prefix // the last subnet that is not inside another one
+	for _, s := range sorted {
+		switch {
+		case !outer.Overlaps(s.subnet):
+			outer = s.subnet
+		case outer != s.subnet:
+			overlaps[outer], overlaps[s.subnet] = true, true
+		}
+	}
+	peers := map[*peer]bool{}
+	for peer := range p.unusual {
+		if slices.ContainsFunc(peer.paths, func(path *dataplane.Path) bool { return overlaps[path.Dst] && !p.isUsual(path.Dst) }) {
+			peers[peer] = true
+		}
+	}
+	return peers
+}
+
+// isUsual reports whether a subnet is of the usual size (see Plan).
+func (p *Plan) isUsual(s netip.Prefix) bool { return s.Bits() == p.cfg.NetworkOf(s.Addr()).SubnetLen }
 
 // falseFirst orders false before true.
 func falseFirst(a, b bool) int {
@@ -92,12 +122,18 @@ func falseFirst(a, b bool) int {
 	return 1
 }
 
-// derives reports whether r is a tunnel end that is derived from a subnet of the peer. Subnets of unusual size do not
-// count: an IPv6 network has so many of them that for any MAC address there is a subnet from which it is derived.
+// derives reports whether r is a tunnel end that is derived from a subnet of the peer.
 func (p *Plan) derives(peer *peer, r resource) bool {
-	return !peer.unusual && slices.ContainsFunc(peer.paths, func(path *dataplane.Path) bool {
-		return tunnelEnd(path) == r && p.backend.Derived(path)
-	})
+	return slices.ContainsFunc(peer.paths, func(path *dataplane.Path) bool { return tunnelEnd(path) == r && p.derived(path) })
+}
+
+// derived reports whether the tunnel end of a path is derived from the path's subnet. Subnets of unusual size that are much
+// smaller than the network do not count: an IPv6 network has so many of them that for any MAC address (46 bits are derived)
+// there is a subnet from which it is derived. The subnets that Kubernetes assigns are at most 16 bits longer than the
+// cluster's network, and those in 10.0.0.0/8 at most 22.
+func (p *Plan) derived(path *dataplane.Path) bool {
+	few := path.Dst.Bits() <= p.cfg.NetworkOf(path.Dst.Addr()).Prefix.Bits()+24
+	return (few || p.isUsual(path.Dst)) && p.backend.Derived(path)
 }
 
 // conflictWithDerived returns a reason if the peer claims a tunnel end (a VTEP's MAC address) that is derived from the
@@ -127,28 +163,28 @@ func conflictWithOwner(peer *peer, owners map[resource]*peer) string {
 	return ""
 }
 
-// ownedSubnets are the subnets of the peers that are used, IPv4 first, sorted by address. No two of them overlap. Only
-// peers with a subnet of unusual size are compared with them.
+// ownedSubnets are subnets of peers, IPv4 first, sorted by address and length. The methods with and overlap are for those
+// of the peers that are used, of which no two overlap.
 type ownedSubnets []ownedSubnet
 
-// ownedSubnet is a subnet of a peer that is used.
+// ownedSubnet is a subnet of a peer.
 type ownedSubnet struct {
 	subnet netip.Prefix
 	owner  *peer
 }
 
-// usualSubnets returns the subnets of the peers that have subnets of the usual size only, without those in conflicting.
-func (p *Plan) usualSubnets(conflicting map[*peer]string) ownedSubnets {
+// sortedSubnets returns the subnets of all valid peers; nil if all are of the usual size, and so equal or disjoint.
+func (p *Plan) sortedSubnets() ownedSubnets {
+	if len(p.unusual) == 0 {
+		return nil
+	}
 	subnets := make(ownedSubnets, 0, p.peers.Len())
 	for _, peer := range p.peers.All() {
-		if peer.unusual || conflicting[peer] != "" {
-			continue
-		}
 		for _, path := range peer.paths {
 			subnets = append(subnets, ownedSubnet{path.Dst, peer})
 		}
 	}
-	slices.SortFunc(subnets, func(a, b ownedSubnet) int { return a.subnet.Addr().Compare(b.subnet.Addr()) })
+	slices.SortFunc(subnets, func(a, b ownedSubnet) int { return a.subnet.Compare(b.subnet) })
 	return subnets
 }
 

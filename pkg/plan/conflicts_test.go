@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -60,7 +61,11 @@ func naive(p *Plan, set []*subnet.Lease) (in []string) {
 			all = append(all, one)
 		}
 	}
-	slices.SortFunc(all, comparePrecedence)
+	late := map[*peer]bool{}
+	for _, one := range all {
+		late[one] = slices.ContainsFunc(all, func(other *peer) bool { return isOdd(p, one, other) })
+	}
+	slices.SortFunc(all, func(a, b *peer) int { return cmp.Or(falseFirst(late[a], late[b]), comparePrecedence(a, b)) })
 	for _, one := range all {
 		usurper := slices.ContainsFunc(all, func(other *peer) bool { return usurped(p, one, other) })
 		if !usurper && !slices.ContainsFunc(won, func(other *peer) bool { return inTheWay(one, other) }) {
@@ -72,11 +77,23 @@ func naive(p *Plan, set []*subnet.Lease) (in []string) {
 	return in
 }
 
+// isOdd reports whether a subnet of one has an unusual size, and overlaps another subnet of the other's.
+func isOdd(p *Plan, one, other *peer) bool {
+	for _, x := range one.paths {
+		for _, y := range other.paths {
+			if !p.isUsual(x.Dst) && x.Dst != y.Dst && x.Dst.Overlaps(y.Dst) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // usurped reports whether one has a MAC address that is derived from a subnet of the other's, and not from one of its own.
 func usurped(p *Plan, one, other *peer) bool {
 	for _, x := range one.paths {
 		for _, y := range other.paths {
-			if x.Device == y.Device && x.Encap == y.Encap && !other.unusual && p.backend.Derived(y) && (one.unusual || !p.backend.Derived(x)) {
+			if x.Device == y.Device && x.Encap == y.Encap && p.derived(y) && !p.derived(x) {
 				return true
 			}
 		}

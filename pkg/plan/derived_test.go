@@ -58,14 +58,20 @@ func TestDerivedAddressBeatsAge(t *testing.T) {
 	}
 }
 
-// With a subnet of a size that nobody else has, any MAC address could be made a derived one.
+// With a subnet of a size of which an IPv6 network has very many, any MAC address could be made a derived one.
 func TestOddSubnetDerivesNothing(t *testing.T) {
-	victim, rogue := dualLease(50, 10), since(peerLease("10.5.48.0/25", "192.168.100.9", 9), 20)
-	derive(rogue, rogue)
-	victim.V4.Data = rogue.V4.Data
-	set := []*subnet.Lease{rogue, victim}
-	if _, rejects := newPlan(t, true).Paths(set); len(rejects) != 1 || rejects[0].Name != rogue.Name {
-		t.Errorf("rejected %v, want %s alone", rejects, rogue.Name)
+	for _, length := range []int{80, 81} { // of a network with length 56
+		victim, other := dualLease(50, 10), dualLease(48, 20)
+		other.V6.Subnet = netip.PrefixFrom(other.V6.Subnet.Addr(), length)
+		derive(other, other)
+		victim.V6.Data = other.V6.Data
+		want := victim
+		if length == 81 {
+			want = other
+		}
+		if got := rejectedBy(newPlan(t, true), other, victim); !slices.Equal(got, []string{want.Name}) {
+			t.Errorf("length %d: rejected %v, want %s alone", length, got, want.Name)
+		}
 	}
 }
 

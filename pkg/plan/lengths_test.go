@@ -1,11 +1,22 @@
 package plan
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 
 	"flannel/subnet"
 )
+
+// newPlanOf returns the plan of a node with an IPv4 subnet, in a cluster that assigns subnets.
+func newPlanOf(t *testing.T, own *subnet.Lease) *Plan {
+	p := newPlan(t, false)
+	cfg := p.cfg
+	cfg.Assigned = true
+	return New(cfg, *own, p.backend)
+}
 
 // rejectedBy returns the names of the peers that a plan rejects, in their order.
 func rejectedBy(p *Plan, leases ...*subnet.Lease) (names []string) {
@@ -14,6 +25,47 @@ func rejectedBy(p *Plan, leases ...*subnet.Lease) (names []string) {
 		names = append(names, r.Name)
 	}
 	return names
+}
+
+// After a change of the cluster's node CIDR mask, two nodes with subnets of different lengths have one MAC address: all
+// nodes reject the same one, which alone knows that it is.
+func TestOneMACWithTwoLengths(t *testing.T) {
+	for _, v := range []struct {
+		older, younger string
+		derived        bool // from the subnet of the younger lease
+	}{{"10.5.50.0/24", "10.5.60.0/25", false}, {"10.5.60.0/25", "10.5.50.0/24", false}, {"10.5.50.0/24", "10.5.60.0/25", true}, {"10.5.60.0/25", "10.5.50.0/24", true}} {
+		older, younger := since(peerLease(v.older, "192.168.100.2", 2), 1), since(peerLease(v.younger, "192.168.100.3", 2), 2)
+		winner, loser := older, younger
+		if v.derived {
+			derive(younger, younger)
+			older.V4.Data = younger.V4.Data
+			winner, loser = younger, older
+		}
+		for _, own := range []string{"10.5.1.0/24", "10.5.1.0/25"} {
+			if got := rejectedBy(newPlanOf(t, peerLease(own, "192.168.100.1", 1)), older, younger); !slices.Equal(got, []string{loser.Name}) {
+				t.Errorf("%+v: the node with %s rejects %v, want %s alone", v, own, got, loser.Name)
+			}
+		}
+		for _, side := range []struct {
+			us, them  *subnet.Lease
+			outranked int
+		}{{winner, loser, 0}, {loser, winner, 1}} {
+			p := newPlanOf(t, side.us)
+			if p.Paths([]*subnet.Lease{side.them}); len(p.Outranked()) != side.outranked {
+				t.Errorf("%+v: %s is outranked by %v, want %d devices", v, side.us.Name, p.Outranked(), side.outranked)
+			}
+		}
+	}
+}
+
+// A peer does not lose its precedence because another one has its subnet, of a size that is unusual here.
+func TestEqualSubnetsOfUnusualSize(t *testing.T) {
+	good, twin := since(peerLease("10.5.50.0/25", "192.168.100.2", 2), 1), since(peerLease("10.5.50.0/25", "192.168.100.3", 3), 3)
+	twin.Name = "subnets/twin"
+	mac := since(peerLease("10.5.60.0/24", "192.168.100.4", 2), 2)
+	if got := rejectedBy(newPlan(t, false), good, twin, mac); !slices.Equal(got, []string{twin.Name, mac.Name}) {
+		t.Errorf("rejected %v", got)
+	}
 }
 
 // A public IP inside another's subnet gets the peer with the IP rejected, if the cluster assigns the subnets, and else if the
@@ -34,5 +86,45 @@ func TestLoopsWithTwoLengths(t *testing.T) {
 		if got := rejectedBy(p, owner, inside); !slices.Equal(got, []string{want}) {
 			t.Errorf("%+v: rejected %v, want %s alone", c, got, want)
 		}
+	}
+}
+
+// Nodes with subnets of different lengths, in a cluster whose subnets do not overlap, decide alike, whatever the others publish.
+func TestAllLengthsDecideAlike(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(9, 10))
+	rejected := 0
+	for range 200 {
+		var set []*subnet.Lease
+		for i := range 40 {
+			ip := fmt.Sprintf("192.168.100.%d", i+5)
+			if rnd.IntN(8) == 0 {
+				ip = fmt.Sprintf("10.5.%d.%d", 64+rnd.IntN(40), rnd.IntN(256))
+			}
+			l := since(peerLease(fmt.Sprintf("10.5.%d.0/%d", 64+i, 24+rnd.IntN(3)), ip, rnd.IntN(60)), rnd.Int64N(30))
+			switch rnd.IntN(6) {
+			case 0:
+				derive(l, l)
+			case 1:
+				if len(set) > 0 {
+					derive(l, set[rnd.IntN(len(set))])
+				}
+			}
+			set = append(set, l)
+		}
+		var first []subnet.Rejected
+		for i, bits := range []int{24, 25, 26} {
+			own := peerLease(netip.PrefixFrom(netip.MustParseAddr("10.5.1.0"), bits).String(), "192.168.100.1", 200)
+			_, rejects := newPlanOf(t, own).Paths(set)
+			if i == 0 {
+				first = rejects
+				rejected += len(rejects)
+			}
+			if !slices.Equal(rejects, first) {
+				t.Fatalf("the node with length %d rejects %v, the first one %v", bits, rejects, first)
+			}
+		}
+	}
+	if rejected < 1000 {
+		t.Errorf("%d are rejected of 8,000: too few to show anything", rejected)
 	}
 }

@@ -57,7 +57,7 @@ type peer struct {
 	lease    *subnet.Lease
 	paths    []*dataplane.Path
 	*verdict      // of most peers, it is unremarkable
-	unusual  bool // one of its subnets is of unusual size (see Plan): in a conflict, it loses to usual ones
+	unusual  bool // one of its subnets is of unusual size (see Plan)
 	active   bool // its paths are in Plan.paths
 }
 

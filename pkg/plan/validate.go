@@ -45,7 +45,7 @@ func (p *Plan) newPeer(l *subnet.Lease) *peer {
 	}
 	valid := &peer{lease: l, paths: paths, verdict: &unremarkable}
 	for _, path := range paths {
-		valid.unusual = valid.unusual || path.Dst.Bits() != p.cfg.NetworkOf(path.Dst.Addr()).SubnetLen
+		valid.unusual = valid.unusual || !p.isUsual(path.Dst)
 	}
 	outranks := p.outrankedBy(valid, paths) // nil: none, as of nearly all peers
 	// This node rejects a peer that has one of its own tunnel ends, whether or not other nodes reject that peer, too. A
@@ -111,7 +111,7 @@ func (p *Plan) outrankedBy(claimant *peer, paths []*dataplane.Path) (outranked [
 	precedes := comparePrecedence(claimant, &peer{lease: &p.local}) < 0
 	for _, end := range ends {
 		derived, own := p.ownEnds[tunnelEnd(end)]
-		if own && !derived && (precedes || !claimant.unusual && p.backend.Derived(end)) {
+		if own && !derived && (precedes || p.derived(end)) {
 			outranked = append(outranked, tunnelEnd(end))
 		}
 	}
