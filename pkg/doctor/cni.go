@@ -9,6 +9,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"flannel/pkg/underlay"
 )
 
 // cniChecks returns the checks of the CNI configuration and plugins. The columns
@@ -162,14 +164,16 @@ func (s Snapshot) bridgeName() string {
 // inPodNetwork reports whether an interface has an address of the pod network, of this
 // node's subnet or of an earlier one.
 func (s Snapshot) inPodNetwork(name string) bool {
-	for _, in := range s.Interfaces.Value.Interfaces {
-		for _, a := range in.Addrs {
-			if in.Name == name && slices.ContainsFunc(s.podNetworks(), func(p netip.Prefix) bool { return p.Contains(a.IP) }) {
-				return true
-			}
-		}
-	}
-	return false
+	return s.hasAddress(name, func(a netip.Addr) bool {
+		return slices.ContainsFunc(s.podNetworks(), func(p netip.Prefix) bool { return p.Contains(a) })
+	})
+}
+
+// hasAddress reports whether an interface has an address for which is returns true.
+func (s Snapshot) hasAddress(name string, is func(netip.Addr) bool) bool {
+	return slices.ContainsFunc(s.Interfaces.Value.Interfaces, func(in underlay.Interface) bool {
+		return in.Name == name && slices.ContainsFunc(in.Addrs, func(a underlay.Addr) bool { return is(a.IP) })
+	})
 }
 
 // cniConf finds a configuration that sorts before flannel's, for example of a

@@ -44,6 +44,8 @@ func podDevicesKnown(s Snapshot) Finding {
 		return undecidable("%s", because("it is not known which devices lead to other nodes", leaseKnown(s)))
 	case bridge.Verdict == Undecided:
 		return bridge
+	case len(s.bridges()) == 0 && !s.Interfaces.Known: // see podBridges
+		return interfacesKnown(s)
 	case len(n.Devices) > 1: // with a tunnel, only the paths say whether some peers are reached directly
 		return s.Linux.Paths.missing()
 	}
@@ -183,10 +185,7 @@ func familyName(ipv6 bool) string {
 
 // podFlows returns the packets between pods of this node and of others.
 func (s Snapshot) podFlows() (flows []flow) {
-	inside := []string{}
-	for _, b := range s.bridges() {
-		inside = append(inside, b.Name)
-	}
+	inside := s.podBridges()
 	if len(inside) == 0 { // other CNI plugins use no bridge
 		inside = []string{ruleset.AnyDevice}
 	}
@@ -208,6 +207,23 @@ func (s Snapshot) podFlows() (flows []flow) {
 		}
 	}
 	return flows
+}
+
+// podBridges returns the names of the pods' bridge or, if it does not exist, of all bridges with an address of this node's
+// subnet: Docker and others that read no CNI configuration may have been given the subnet.
+func (s Snapshot) podBridges() (names []string) {
+	for _, b := range s.bridges() {
+		names = append(names, b.Name)
+	}
+	if len(names) > 0 {
+		return names
+	}
+	for _, d := range s.Linux.Devices.Value {
+		if d.Type == "bridge" && s.hasAddress(d.Name, s.isOwn) {
+			names = append(names, d.Name)
+		}
+	}
+	return names
 }
 
 // podDevices returns the devices that lead to the pods of other nodes: the tunnel

@@ -9,6 +9,7 @@ import (
 
 	"flannel/pkg/doctor/ruleset"
 	"flannel/pkg/status"
+	"flannel/pkg/underlay"
 )
 
 // nftBase is a base chain in the form of nft -j, with rules after it.
@@ -128,6 +129,35 @@ func TestFirewallsForDirectRouting(t *testing.T) {
 			unread(s)
 			n := reportOf(s).Node
 			n.Backend, n.Devices = "host-gw", n.Devices[:1]
+		}},
+	})
+}
+
+// Docker with this node's subnet reads no CNI configuration. Its rules name its bridge.
+func TestFirewallsForDocker(t *testing.T) {
+	rules := func(s *Snapshot, ofDocker ...string) {
+		s.changeDevice("cni0", func(d *Device) { d.Name = "docker0" })
+		s.Interfaces.Value.Interfaces[1].Name = "docker0"
+		s.files()
+		s.rules(append(ofDocker, ":FORWARD DROP [0:0]", ":DOCKER - [0:0]", ":FLANNEL-FWD - [0:0]", "-A FORWARD -i docker0 -j ACCEPT",
+			"-A FORWARD -o docker0 -j DOCKER", "-A FORWARD -j FLANNEL-FWD", "-A FLANNEL-FWD -d 10.5.0.0/16 -j ACCEPT")...)
+	}
+	const drop = "-A DOCKER ! -i docker0 -o docker0 -j DROP"
+	checkAll(t, healthy, []testCase{
+		{"FL203", OK, "", func(s *Snapshot) { rules(s) }},
+		{"FL203", Fail, "flannel.1 DOCKER", func(s *Snapshot) { rules(s, drop) }},
+		{"FL203", Fail, "flannel.1 DOCKER", func(s *Snapshot) { // a configuration that no runtime uses
+			files := s.CNI.Value.Files
+			rules(s, drop)
+			s.files(files...)
+		}},
+		{"FL203", OK, "", func(s *Snapshot) { // it has a network of its own
+			rules(s, drop)
+			s.onBridge("172.17.0.1/16")
+		}},
+		{"FL203", Undecided, "unread", func(s *Snapshot) {
+			rules(s, drop)
+			s.Interfaces = Unknown[underlay.Snapshot]("unread")
 		}},
 	})
 }
