@@ -162,6 +162,32 @@ func TestFirewallsForDocker(t *testing.T) {
 	})
 }
 
+// kube-proxy in IPVS mode closes the ports of addresses that its device has. One may be the node's own.
+func TestFirewallsForIPVS(t *testing.T) {
+	services := func(s *Snapshot, addrs ...string) {
+		in := underlay.Interface{Name: "kube-ipvs0", Index: 20}
+		for _, a := range addrs {
+			in.Addrs = append(in.Addrs, underlay.Addr{IP: addr(a), Host: true})
+		}
+		eth0 := &s.Interfaces.Value.Interfaces[0]
+		eth0.Addrs = []underlay.Addr{{IP: addr("192.168.0.3")}}
+		s.Interfaces.Value.Interfaces = append(s.Interfaces.Value.Interfaces, in)
+		s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT")
+	}
+	natted := func(s *Snapshot) { reportOf(s).Node.Networks[0].PublicIP = addr("192.0.2.3") }
+	checkAll(t, healthy, []testCase{
+		{"FL204", OK, "", func(s *Snapshot) { services(s, "10.96.0.1") }},
+		{"FL204", OK, "", func(s *Snapshot) { natted(s); services(s, "10.96.0.1") }},
+		{"FL204", Undecided, "KUBE-IPVS-IPS", func(s *Snapshot) { services(s, "10.96.0.1", "192.168.0.3") }},
+		{"FL204", Undecided, "KUBE-IPVS-IPS", func(s *Snapshot) { natted(s); services(s, "192.168.0.3") }},
+		{"FL204", Undecided, "KUBE-IPVS-IPS", func(s *Snapshot) { natted(s); services(s, "192.0.2.3") }},
+		{"FL204", Undecided, "KUBE-IPVS-IPS", func(s *Snapshot) {
+			services(s)
+			s.Interfaces = Unknown[underlay.Snapshot]("unread")
+		}},
+	})
+}
+
 // The packets of an IPIP tunnel have a protocol of their own, and no port.
 func TestFirewallsForIPIP(t *testing.T) {
 	s := healthy()

@@ -13,6 +13,7 @@ import (
 
 	"flannel/pkg/doctor/ruleset"
 	"flannel/pkg/status"
+	"flannel/pkg/underlay"
 )
 
 // wireGuardV6 is the device of the wireguard backend for IPv6, if it has one for each family.
@@ -186,7 +187,8 @@ func (s Snapshot) tunnelFlows() (flows []flow) {
 		if others == nil {
 			others = s.peerAddresses(o.ipv6)
 		}
-		in := ruleset.Packet{Path: ruleset.Incoming, Src: anyAddress(o.ipv6), Dst: own, Protocol: o.protocol, DstPort: o.port, In: device}
+		in := ruleset.Packet{Path: ruleset.Incoming, Src: anyAddress(o.ipv6), Dst: own, Protocol: o.protocol, DstPort: o.port, In: device,
+			MayBeService: s.mayBeService(own)}
 		out := ruleset.Packet{Path: ruleset.Outgoing, Src: own, Dst: anyAddress(o.ipv6), Protocol: o.protocol, DstPort: o.port, Out: device}
 		flows = append(flows, flow{what: fmt.Sprintf("incoming %s (%s)", o, familyName(o.ipv6)), packet: in, others: others, fix: o.accept(in)},
 			flow{what: fmt.Sprintf("outgoing %s (%s)", o, familyName(o.ipv6)), packet: out, others: others, fix: o.accept(out)})
@@ -207,6 +209,18 @@ func (s Snapshot) ownAddress(ipv6 bool) netip.Prefix {
 		}
 	}
 	return anyAddress(ipv6)
+}
+
+// mayBeService reports whether kube-ipvs0, to which kube-proxy's IPVS mode gives the addresses of Services, may have this
+// node's own address, too: as an external address of a Service, whose other ports kube-proxy closes. own is of ownAddress.
+func (s Snapshot) mayBeService(own netip.Prefix) bool {
+	const ofServices = "kube-ipvs0"
+	return !s.Interfaces.Known || s.hasAddress(ofServices, func(a netip.Addr) bool {
+		ofNode := slices.ContainsFunc(s.Interfaces.Value.Interfaces, func(in underlay.Interface) bool {
+			return in.Name != ofServices && s.hasAddress(in.Name, func(other netip.Addr) bool { return other == a })
+		})
+		return own.Contains(a) && (own.IsSingleIP() || ofNode)
+	})
 }
 
 // peerAddresses returns the addresses of the other nodes; nil: they are not known.

@@ -26,6 +26,12 @@ var (
 		"--connbytes-dir", "--connbytes-mode", "--kerneltz", "--utc", "--loose", "--validmark", "--accept-local", "--invert"}
 )
 
+// setsOfServices are the sets of kube-proxy's IPVS mode in the table filter. For IPv6, the names begin with KUBE-6-. Their
+// elements are addresses of Services, some with a port, and ports for health checks of load balancers. kube-router has
+// sets with other names that begin with KUBE-.
+var setsOfServices = []string{"KUBE-CLUSTER-IP", "KUBE-EXTERNAL-IP", "KUBE-EXTERNAL-IP-LOCAL", "KUBE-LOAD-BALANCER", "KUBE-LOAD-BALANCER-FW",
+	"KUBE-LOAD-BALANCER-SOURCE-CIDR", "KUBE-LOAD-BALANCER-SOURCE-IP", "KUBE-HEALTH-CHECK-NODE-PORT", "KUBE-IPVS-IPS"}
+
 // moduleStep returns the step of -m module. options are those behind it, text is what a
 // Result shows.
 func moduleStep(module string, options []firewall.MatchOption, text string) step {
@@ -63,12 +69,25 @@ func option(module string, o firewall.MatchOption, text string) step {
 		return eitherPort(text, words(numbers, o.Value()), o.Not)
 	case o.Name == "--mark":
 		return markOption(module, o.Value(), o.Not, text)
+	case o.Name == "--match-set" && slices.Contains(setsOfServices, strings.Replace(o.Value(), "KUBE-6-", "KUBE-", 1)):
+		return ofService(o.Not, text)
 	case slices.Contains(varying, o.Name):
 		return always(some, text)
 	case slices.Contains(parameters, o.Name):
 		return always(yes, text)
 	}
 	return always(unknown, text)
+}
+
+// ofService is the condition on a set of kube-proxy. Its elements are not known, but a packet that goes to no
+// Service is not in the set.
+func ofService(negated bool, text string) step {
+	return func(w *walk, _ answer) (answer, []branch) {
+		if w.packet.MayBeService {
+			return w.unknown("%s", text), nil
+		}
+		return answerOf(negated), nil
+	}
 }
 
 // words parses a list that is separated by commas, or the name of a device, which can have

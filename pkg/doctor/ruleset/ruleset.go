@@ -47,6 +47,8 @@ type Packet struct {
 	SrcPort  int          // 0: any
 	DstPort  int          // 0: any
 	In, Out  string       // devices, or AnyDevice; "": the path has none
+
+	MayBeService bool // Dst may be an address of a Service of Kubernetes, too
 }
 
 // Verdict is what happens to the packets, the worst last.

@@ -56,6 +56,16 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// ipvsMode has the table filter of kube-proxy in IPVS mode.
+const ipvsMode = "*filter;:INPUT ACCEPT [0:0];:FORWARD ACCEPT [0:0];:KUBE-IPVS-FILTER - [0:0];:KUBE-NODE-PORT - [0:0];:KUBE-PROXY-FIREWALL - [0:0];" +
+	":KUBE-SOURCE-RANGES-FIREWALL - [0:0];-A INPUT -m comment --comment \"kubernetes ipvs access filter\" -j KUBE-IPVS-FILTER;" +
+	"-A INPUT -j KUBE-PROXY-FIREWALL;-A INPUT -j KUBE-NODE-PORT;-A FORWARD -j KUBE-PROXY-FIREWALL;" +
+	"-A KUBE-IPVS-FILTER -m set --match-set KUBE-LOAD-BALANCER dst,dst -j RETURN;-A KUBE-IPVS-FILTER -m set --match-set KUBE-CLUSTER-IP dst,dst -j RETURN;" +
+	"-A KUBE-IPVS-FILTER -m set --match-set KUBE-EXTERNAL-IP dst,dst -j RETURN;-A KUBE-IPVS-FILTER -m set --match-set KUBE-HEALTH-CHECK-NODE-PORT dst -j RETURN;" +
+	"-A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT --reject-with icmp-port-unreachable;" +
+	"-A KUBE-NODE-PORT -m set --match-set KUBE-HEALTH-CHECK-NODE-PORT dst -j ACCEPT;" +
+	"-A KUBE-PROXY-FIREWALL -m set --match-set KUBE-LOAD-BALANCER-FW dst,dst -j KUBE-SOURCE-RANGES-FIREWALL;-A KUBE-SOURCE-RANGES-FIREWALL -j DROP"
+
 // TestIPTables has rules of common programs, as iptables-save prints them.
 func TestIPTables(t *testing.T) {
 	for _, c := range []struct {
@@ -74,6 +84,10 @@ func TestIPTables(t *testing.T) {
 		{"kube-proxy", "*nat;:PREROUTING ACCEPT [0:0];-A PREROUTING -j KUBE-SERVICES;*filter;:INPUT ACCEPT [0:0];:FORWARD ACCEPT [0:0];:KUBE-FORWARD - [0:0];:KUBE-FIREWALL - [0:0];" +
 			"-A INPUT -j KUBE-FIREWALL;-A FORWARD -j KUBE-FORWARD;-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP;-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT;" +
 			"-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP;-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP", incoming, Passes},
+		{"kube-proxy in IPVS mode", ipvsMode, incoming, Passes},
+		{"kube-proxy in IPVS mode", ipvsMode, incoming.with(func(p *Packet) { p.MayBeService = true }), Undecided},
+		{"kube-proxy in IPVS mode", ipvsMode, toPods, Passes},
+		{"kube-router's sets", "*filter;:INPUT ACCEPT [0:0];-A INPUT -m set --match-set KUBE-DST-2FAIIK2E4RIPMTGF dst -j DROP", incoming, Undecided},
 		{"marks of a policy engine", "*mangle;:PREROUTING ACCEPT [0:0];-A PREROUTING -j MARK --set-xmark 0x0/0xf0000;-A PREROUTING -i eth0 -j MARK --set-xmark 0x10000/0x10000;" +
 			"*filter;:INPUT DROP [0:0];-A INPUT -m mark --mark 0x10000/0x10000 -j ACCEPT", incoming, Passes},
 		{"a mark that only some get", "*mangle;:PREROUTING ACCEPT [0:0];-A PREROUTING -m ttl --ttl-lt 5 -j MARK --set-xmark 0x1/0x1;*filter;:INPUT ACCEPT [0:0];-A INPUT -m mark --mark 0x1/0x1 -j DROP", incoming, Undecided},
