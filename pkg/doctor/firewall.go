@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,8 +11,8 @@ import (
 )
 
 // forwardAccepts is the check FL203 (its row is in linux.go): it evaluates the
-// host's rules for packets between pods of this node and of others. It does not
-// report that some of them are dropped, which is what network policies are for.
+// host's rules for packets between pods of this node and of others. It is ok
+// although some of them are dropped, which is what network policies are for.
 func forwardAccepts(s Snapshot) Finding {
 	var sources []string
 	for _, n := range s.podNetworks() {
@@ -21,13 +22,20 @@ func forwardAccepts(s Snapshot) Finding {
 		"insert its rules before those of others, and a rule in another table cannot prevent the drop. If the rule is firewalld's: " +
 		strings.Join(sources, " && ") + " (it accepts all packets from these addresses, also to this node's own ports). If the chain FORWARD has no " +
 		"jump to FLANNEL-FWD, leave --iptables-forward-rules on (the default), and see in flanneld status whether the part firewall has errors."
+	partly := "" // the first rule that drops some
 	finding := s.evaluate(s.podFlows(), func(f flow, r ruleset.Result) Finding {
-		if r.Verdict != ruleset.Dropped {
-			return Finding{}
+		switch r.Verdict {
+		case ruleset.Dropped:
+			return fail(fix, "%s are dropped by %s", f.what, r.Rule)
+		case ruleset.Partly:
+			partly = cmp.Or(partly, r.Rule)
 		}
-		return fail(fix, "%s are dropped by %s", f.what, r.Rule)
+		return Finding{}
 	})
 	if finding.Verdict == OK {
+		if partly != "" {
+			finding.Seen += "; some of them may be dropped, as by a network policy: " + partly
+		}
 		return firstReason(podDevicesKnown(s), finding)
 	}
 	return finding

@@ -58,6 +58,10 @@ func TestFirewalls(t *testing.T) {
 		{"DROP for one interface only", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -i eth1 -j DROP", jump}, ""},
 		{"DROP from our tunnel only", "FL203", Fail, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -i flannel+ -j DROP", jump}, ""},
 		{"a network policy", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -d 10.5.3.7/32 -p tcp -j DROP", jump}, ""},
+		{"a network policy with a set", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -d 10.5.3.7/32 -m set --match-set x src -j DROP", jump}, ""},
+		{"a network policy with a set, before RHEL's reject", "FL203", Fail, []string{":FORWARD ACCEPT [0:0]", ":fw - [0:0]", "-A FORWARD -d 10.5.3.7/32 -j fw",
+			"-A fw -m set --match-set x src -j DROP", "-A FORWARD -j REJECT", jump}, ""},
+		{"a queue for all pods", "FL203", Undecided, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j NFQUEUE --queue-num 1", jump}, ""},
 		{"a set of nft that iptables does not print", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j DROP", jump}, misprinted},
 		{"another table drops", "FL203", Fail, []string{":FORWARD ACCEPT [0:0]", jump}, nftBase("forward", "drop")},
 		{"another table accepts one direction", "FL203", Fail, nil, nftBase("forward", "drop", fromBridge)},
@@ -70,6 +74,8 @@ func TestFirewalls(t *testing.T) {
 		{"one peer dropped", "FL204", Fail, nil, nftBase("input", "accept", blocked)},
 		{"an extension of iptables in nftables", "FL204", Undecided, nil, nftBase("input", "accept", extension)},
 		{"a set of iptables", "FL204", Undecided, []string{":INPUT ACCEPT [0:0]", "-A INPUT -m set --match-set x src -j DROP"}, ""},
+		{"a set of iptables for one peer", "FL204", Undecided, []string{":INPUT ACCEPT [0:0]", "-A INPUT -s 192.168.0.5/32 -m set --match-set x dst -j DROP"}, ""},
+		{"a set of iptables for another address", "FL204", OK, []string{":INPUT ACCEPT [0:0]", "-A INPUT -s 192.168.0.9/32 -m set --match-set x dst -j DROP"}, ""},
 		{"a set of iptables, but another rule drops", "FL204", Fail, []string{":INPUT DROP [0:0]", "-A INPUT -m set --match-set x src -j DROP"}, ""},
 		{"a rate", "FL204", Warn, []string{":INPUT DROP [0:0]", "-A INPUT -p udp -m limit --limit 5/sec -j ACCEPT"}, ""},
 		{"a rate, but another rule drops", "FL204", Fail, []string{":INPUT DROP [0:0]", "-A INPUT -p udp -m limit --limit 5/sec -j ACCEPT",
@@ -95,6 +101,7 @@ func TestFirewalls(t *testing.T) {
 func TestUnknownRules(t *testing.T) {
 	checkAll(t, healthy, []testCase{
 		{"FL203", Undecided, "no-tool", func(s *Snapshot) { s.Linux.IPTables = Unknown[[]Listing]("no-tool") }},
+		{"FL203", OK, "10.5.3.7", func(s *Snapshot) { s.rules(":FORWARD ACCEPT [0:0]", "-A FORWARD -d 10.5.3.7/32 -j DROP") }},
 		{"FL203", OK, "", func(s *Snapshot) { s.Linux.IP6Tables = Unknown[[]Listing]("no-tool") }}, // not in use
 		{"FL204", Undecided, "no-tool", func(s *Snapshot) { s.Linux.NFTables = Unknown[string]("no-tool") }},
 		{"FL204", Fail, "8472", func(s *Snapshot) {

@@ -123,29 +123,42 @@ type verdict struct {
 
 // answer tells for which of a walk's packets a condition holds. The order of the
 // numbers matters to and, or.
+//
+// Two answers are about single addresses: as a network policy, a rule with "-d 10.5.3.7/32"
+// is about one of many pods, whatever its other conditions are. By some, such as one on a
+// device whose name is not known, it could also be about all.
 type answer int
 
 const (
 	no answer = iota
 	yes
-	some    // for some of the packets, or sometimes
-	unknown // cannot be evaluated
+	some       // for some of the packets, or sometimes
+	part       // for those from or to single addresses, or some of these
+	atMostPart // as part, but whether it holds for any cannot be evaluated
+	unknown    // cannot be evaluated
 )
 
 // and, or and not combine answers. If neither of two decides alone, as no does for and, and
-// yes for or, the less certain one is the result.
+// yes for or, the less certain one is the result. Only and can tell that packets are at
+// most a part: several parts may be all.
 func and(a, b answer) answer {
-	if a == no || b == no {
+	switch {
+	case a == no || b == no:
 		return no
+	case max(a, b) == unknown && (min(a, b) == part || min(a, b) == atMostPart):
+		return atMostPart
 	}
 	return max(a, b)
 }
 
 func or(a, b answer) answer {
-	if a == yes || b == yes {
+	switch {
+	case a == yes || b == yes:
 		return yes
+	case a == no || b == no:
+		return max(a, b)
 	}
-	return max(a, b)
+	return max(a.orMore(), b.orMore())
 }
 
 func not(a answer) answer {
@@ -154,6 +167,18 @@ func not(a answer) answer {
 		return yes
 	case yes:
 		return no
+	}
+	return a.orMore()
+}
+
+// orMore returns the answer for packets that are not known to be only those of single
+// addresses.
+func (a answer) orMore() answer {
+	switch a {
+	case part:
+		return some
+	case atMostPart:
+		return unknown
 	}
 	return a
 }

@@ -56,6 +56,9 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// policy is the start of a table with a network policy for one pod, in the chain fw.
+const policy = "*filter;:FORWARD ACCEPT [0:0];:fw - [0:0];-A FORWARD -d 10.5.3.7/32 -j fw"
+
 // ipvsMode has the table filter of kube-proxy in IPVS mode.
 const ipvsMode = "*filter;:INPUT ACCEPT [0:0];:FORWARD ACCEPT [0:0];:KUBE-IPVS-FILTER - [0:0];:KUBE-NODE-PORT - [0:0];:KUBE-PROXY-FIREWALL - [0:0];" +
 	":KUBE-SOURCE-RANGES-FIREWALL - [0:0];-A INPUT -m comment --comment \"kubernetes ipvs access filter\" -j KUBE-IPVS-FILTER;" +
@@ -100,6 +103,22 @@ func TestIPTables(t *testing.T) {
 		{"an unknown option", "*filter;:INPUT ACCEPT [0:0];-A INPUT --no-such -j DROP", incoming, Undecided},
 		{"a mask with holes", "*filter;:INPUT ACCEPT [0:0];-A INPUT -s 192.0.0.4/255.0.0.255 -j DROP", incoming, Undecided},
 		{"part of the pods", "*filter;:FORWARD ACCEPT [0:0];-A FORWARD -d 10.5.3.128/25 -p tcp -j DROP", toPods, Partly},
+		{"a queue for one pod", "*filter;:FORWARD ACCEPT [0:0];-A FORWARD -d 10.5.3.7/32 -j NFQUEUE --queue-num 1", toPods, Partly},
+		{"a queue for one pod, then a policy", "*filter;:FORWARD DROP [0:0];-A FORWARD -d 10.5.3.7/32 -j NFQUEUE --queue-num 1", toPods, Undecided},
+		{"a queue for all pods", "*filter;:FORWARD ACCEPT [0:0];-A FORWARD -d 10.5.3.0/24 -j NFQUEUE --queue-num 1", toPods, Undecided},
+		{"a queue for a part of the addresses", "*filter;:FORWARD ACCEPT [0:0];-A FORWARD -d 10.5.3.128/25 -j NFQUEUE --queue-num 1", toPods, Undecided},
+		{"a queue for all but one pod", "*filter;:FORWARD ACCEPT [0:0];-A FORWARD ! -d 10.5.3.7/32 -j NFQUEUE --queue-num 1", toPods, Undecided},
+		{"a queue for all pods after one", "*filter;:FORWARD ACCEPT [0:0];-A FORWARD -d 10.5.3.7/32 -j ACCEPT;-A FORWARD -j NFQUEUE --queue-num 1", toPods, Undecided},
+		{"a queue on any device", "*filter;:FORWARD ACCEPT [0:0];-A FORWARD -o cali+ -j NFQUEUE --queue-num 1", toPods.with(func(p *Packet) { p.Out = AnyDevice }), Undecided},
+		{"a set of addresses for one pod", policy + ";-A fw -m set --match-set x src -j DROP", toPods, Partly},
+		{"a set of addresses for one pod, no other accepted", policy + ";-A fw -m set --match-set x src -j DROP;-A FORWARD -j DROP", toPods, Dropped},
+		{"a set of addresses that is accepted for one pod", policy + ";-A fw -m set --match-set x src -j ACCEPT;-A FORWARD -j DROP", toPods, Undecided},
+		{"a set of addresses that returns for one pod", policy + ";-A fw -m set --match-set x src -j RETURN;-A fw -j DROP", toPods, Partly},
+		{"a set of addresses after one pod", "*filter;:FORWARD ACCEPT [0:0];-A FORWARD -d 10.5.3.7/32 -j ACCEPT;-A FORWARD -m set --match-set x src -j DROP", toPods, Undecided},
+		{"kube-router", policy + ";-A fw -m set --match-set KUBE-SRC-A src -m set --match-set KUBE-DST-A dst -j MARK --set-xmark 0x10000/0x10000;" +
+			"-A fw -m mark ! --mark 0x10000/0x10000 -j REJECT;-A fw -j MARK --set-xmark 0x20000/0x20000;-A FORWARD -m mark --mark 0x20000/0x20000 -j ACCEPT", toPods, Partly},
+		{"one pod, and all others", policy + ";-A fw -j DROP;-A FORWARD -j DROP", toPods, Dropped},
+		{"a part of one pod, and all others", policy + ";-A fw -p tcp -j ACCEPT;-A fw -j DROP;-A FORWARD -j DROP", toPods, Partly},
 		{"all pods in two rules", "*filter;:FORWARD DROP [0:0];-A FORWARD -m iprange --src-range 10.5.0.0-10.5.255.255 -j ACCEPT", toPods, Passes},
 		{"a device with a comma", "*filter;:INPUT ACCEPT [0:0];-A INPUT -i eth0,eth1 -j DROP", incoming, Passes},
 		{"devices with a beginning", "*filter;:INPUT ACCEPT [0:0];-A INPUT -i eth+ -j DROP", incoming, Dropped},
@@ -206,6 +225,24 @@ func TestUnknownExpressions(t *testing.T) {
 	}
 	if err := (&Ruleset{}).AddNFT([]byte("table inet x")); err == nil {
 		t.Error("text is taken for JSON")
+	}
+}
+
+// A queue for a set of pods, such as that of kube-network-policies, leaves the others alone.
+func TestQueue(t *testing.T) {
+	for element, want := range map[string]Verdict{`"10.5.3.7"`: Partly, `"10.5.3.7","10.5.3.9"`: Partly, `"10.5.4.7"`: Passes,
+		`{"prefix":{"addr":"10.5.3.0","len":24}}`: Undecided, `{"range":["10.5.3.2","10.5.3.254"]}`: Undecided, "": Passes} {
+		r := &Ruleset{}
+		if err := r.AddNFT([]byte(`{"nftables":[{"chain":{"family":"inet","table":"t","name":"c","hook":"postrouting","prio":95,"policy":"accept"}},
+			{"set":{"family":"inet","name":"podips-v4","table":"t","type":"ipv4_addr","elem":[` + element + `]}},
+			{"rule":{"family":"inet","table":"t","chain":"c","handle":6,"expr":[{"match":{"op":"==","left":{"meta":{"key":"skuid"}},"right":0}},{"accept":null}]}},
+			{"rule":{"family":"inet","table":"t","chain":"c","handle":7,"expr":[{"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"daddr"}},
+				"right":"@podips-v4"}},{"queue":{"num":100,"flags":"bypass"}}]}}]}`)); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Evaluate(toPods); got.Verdict != want {
+			t.Errorf("%s: %+v, want %v", element, got, want)
+		}
 	}
 }
 

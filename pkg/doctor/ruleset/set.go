@@ -1,9 +1,12 @@
 package ruleset
 
+import "slices"
+
 // set is what a condition compares operands with, or a map of verdicts.
 type set struct {
 	elements []element
 	spans    []span // of all elements, sorted, if each is one span; else nil
+	points   bool   // each of the spans has one value
 }
 
 // element has one value for each operand.
@@ -22,7 +25,7 @@ func newSet(elements []element) set {
 		spans = append(spans, e.parts[0].span)
 	}
 	sortSpans(spans)
-	return set{elements, spans}
+	return set{elements, spans, !slices.ContainsFunc(spans, func(s span) bool { return s.low != s.high })}
 }
 
 // setOf returns a set of single values.
@@ -86,8 +89,11 @@ func condition(text string, operands []operand, s set, negated bool) step {
 			found = not(found)
 		}
 		match := and(has, found)
-		if match == unknown {
+		switch isAddress := len(operands) == 1 && operands[0].domain == addresses && !fields[0].free; {
+		case match == unknown:
 			w.unknown("%s", text)
+		case match == some && isAddress && s.points && !negated:
+			return part, nil
 		}
 		return match, nil
 	}

@@ -104,7 +104,7 @@ func (w *walk) base(c *chain) {
 // dropped records that the packets are dropped at a rule or policy if they reach
 // it.
 func (w *walk) dropped(reached answer, rule string) {
-	verdict := [...]Verdict{no: Passes, yes: Dropped, some: Partly, unknown: Undecided}[reached]
+	verdict := [...]Verdict{no: Passes, yes: Dropped, some: Partly, part: Partly, atMostPart: Partly, unknown: Undecided}[reached]
 	if verdict <= w.result.Verdict {
 		return
 	}
@@ -126,12 +126,12 @@ func (w *walk) unknown(format string, args ...any) answer {
 type run struct {
 	reach answer // which packets are at the current rule
 	left  answer // which left the chain by return or goto, and continue in the caller
-	ended bool   // some ended in the chain, accepted or dropped
+	ended bool   // some ended in the chain, and were not dropped
 }
 
 // chain runs the packets of reach through a chain, and through the chains that it jumps to.
-// through tells which of them come out of it again. all is true if none of them was accepted
-// or dropped.
+// through tells which of them come out of it again. all is true if all others were dropped:
+// dropped has recorded that, so that they can go on like those that come out.
 func (w *walk) chain(c *chain, reach answer) (through answer, all bool) {
 	if w.depth++; w.depth > maxDepth {
 		w.depth--
@@ -150,7 +150,7 @@ func (w *walk) chain(c *chain, reach answer) (through answer, all bool) {
 		w.rule(c, rule, &r)
 	}
 	if !r.ended {
-		return reach, true // all are at the end of the chain, or back in the caller
+		return reach, true // all are at the end of the chain, or back in the caller, or dropped
 	}
 	return or(r.reach, r.left), false
 }
@@ -181,14 +181,15 @@ func (w *walk) apply(match answer, v verdict, rule string, r *run) {
 	case accept:
 		r.ended, r.reach = true, rest
 	case drop:
-		// r.reach stays if the rule drops only some: if a later rule drops everything that
-		// reaches it, then none of the packets is left, and the result is Dropped.
+		// r.reach stays if the rule drops only some, and r.ended in any case: if a later rule, also of
+		// the caller, drops everything that reaches it, then none of the packets is left, and the result
+		// is Dropped.
 		w.dropped(reached, rule)
-		if r.ended = true; match == yes {
+		if match == yes {
 			r.reach = no
 		}
 	case elsewhere:
-		w.dropped(w.unknown("where the packets go"), rule) // this reason only if there is no other yet
+		w.dropped(and(reached, w.unknown("where the packets go")), rule) // this reason only if there is no other yet
 		r.ended, r.reach = true, unknown
 	case goBack:
 		r.left, r.reach = or(r.left, reached), rest
