@@ -158,6 +158,9 @@ func TestFirewallsForDocker(t *testing.T) {
 			rules(s, drop)
 			s.files(files...)
 		}},
+		{"FL203", OK, "", func(s *Snapshot) { // as install.md sets it up
+			rules(s, drop, ":DOCKER-USER - [0:0]", "-A FORWARD -j DOCKER-USER", "-A DOCKER-USER -s 10.5.0.0/16 -d 10.5.3.0/24 -j ACCEPT")
+		}},
 		{"FL203", OK, "", func(s *Snapshot) { // it has a network of its own
 			rules(s, drop)
 			s.onBridge("172.17.0.1/16")
