@@ -98,8 +98,8 @@ func (p *Prober) Run(ctx context.Context, reportUnreachable func(peers []string)
 		return nil
 	}
 	p.conn.Await(p.receive)
-	// Later: the first turn comes after Resync. Beats: at the moments at which the process wakes anyway.
-	turns := reconcile.Runner{Resync: 2 * interval, Later: true, Beats: true, Work: func(context.Context) (time.Duration, error) {
+	// Beats: at the moments at which the process wakes anyway. Before the first Update, a turn asks nobody.
+	turns := reconcile.Runner{Resync: 2 * interval, Beats: true, Work: func(context.Context) (time.Duration, error) {
 		p.turn(reportUnreachable)
 		if !p.quiet() {
 			return interval, nil
@@ -112,7 +112,8 @@ func (p *Prober) Run(ctx context.Context, reportUnreachable func(peers []string)
 }
 
 // quiet reports whether two turns may come at once every other interval, which wakes the process half as often. Among so
-// many peers, each of which is asked in minutes, nobody sees the difference. Suspects are decided turn by turn.
+// many targets, each of which is asked once in a round of manyTargets seconds or more, nobody sees the difference. Suspects are
+// decided turn by turn.
 func (p *Prober) quiet() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

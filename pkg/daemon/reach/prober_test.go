@@ -137,7 +137,6 @@ func TestProber(t *testing.T) {
 	})
 }
 
-// A sender without pauses keeps a Prober from nothing else, and all that it sends is taken.
 // Among many peers, requests are sent by two, until one of them is not answered.
 func TestPairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -178,6 +177,7 @@ func TestPairs(t *testing.T) {
 	})
 }
 
+// A sender without pauses keeps a Prober from nothing else, and all that it sends is taken.
 func TestFlood(t *testing.T) {
 	conn := &wire{waiting: make([]packet, 2*maxReceived+1)}
 	p := New(conn, Options{Log: (&logtest.Log{}).Logger(), RTT: func(time.Duration) {}})

@@ -62,9 +62,10 @@ const (
 	bridgeEvery   = time.Minute      // between requests to a bridge that does not answer
 	maxRetryAfter = 10 * time.Second
 
-	// paused is the time between two turns (usually interval) above which the daemon is
-	// believed to have been stopped in between, such as with its virtual machine or by SIGSTOP.
-	paused = 3 * time.Second
+	// paused is the time between two turns (usually interval, or twice that) above which the
+	// daemon is believed to have been stopped in between, such as with its virtual machine or
+	// by SIGSTOP.
+	paused = 4 * time.Second
 )
 
 // Addressing says which addresses of peers answer.

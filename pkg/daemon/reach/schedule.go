@@ -42,7 +42,7 @@ func (m *mesh) Turn(now moment) (r request, due bool) {
 // expire counts the misses, once for each request, and deletes requests whose answers do
 // not count any more. No request is deleted before it was counted: turns are at most paused
 // apart (after a longer pause, the misses are forgotten), so one of them is between timeout and
-// timeout+paused (5 s) after the request, and lateness is 20 s.
+// timeout+paused (6 s) after the request, and lateness is 20 s.
 func (m *mesh) expire(now moment) {
 	for token, s := range m.waiting {
 		if now.Sub(s.at) >= lateness || s.target.gone {
