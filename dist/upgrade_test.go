@@ -243,6 +243,32 @@ func netpol(pod corev1.PodSpec, _ map[string]any) any {
 	return []any{c.Image, c.Command, c.Args}
 }
 
+// The probes ask where flanneld listens, also if arguments say it.
+func TestChartProbesFollowArguments(t *testing.T) {
+	for values, want := range map[string]struct{ args, host, port string }{
+		"": {"--healthz-ip=127.0.0.1 --healthz-port=8471 --kube-subnet-mgr --ip-masq", "127.0.0.1", "8471"},
+		"flannel: {args: [--kube-subnet-mgr, --healthz-port=8080]}":                     {"--healthz-ip=127.0.0.1 --healthz-port=8080 --kube-subnet-mgr", "127.0.0.1", "8080"},
+		"flannel: {args: [-healthz-port=1, -healthz-ip=192.0.2.1], healthz: {port: 9}}": {"--healthz-ip=192.0.2.1 --healthz-port=1", "192.0.2.1", "1"},
+		"args: [--healthz-port=1, --healthz-port=2, --v=4]":                             {"--healthz-ip=127.0.0.1 --healthz-port=2 --kube-subnet-mgr --ip-masq --v=4", "127.0.0.1", "2"},
+		"args: [--healthz-ip=0.0.0.0]":                                                  {"--healthz-ip=0.0.0.0 --healthz-port=8471 --kube-subnet-mgr --ip-masq", "", "8471"},
+		"args: [--healthz-ip=$(NODE_IP)]":                                               {"--healthz-ip=$(NODE_IP) --healthz-port=8471 --kube-subnet-mgr --ip-masq", "", "8471"},
+		"args: [--healthz-port=0]":                                                      {"--healthz-ip=127.0.0.1 --healthz-port=0 --kube-subnet-mgr --ip-masq", "", ""},
+	} {
+		c := daemonSet(t, mustChart(t, values)).Spec.Template.Spec.Containers[0]
+		if got := strings.Join(c.Args, " "); got != want.args {
+			t.Errorf("%q: arguments\n%s, want\n%s", values, got, want.args)
+		}
+		for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+			if p == nil {
+				p = &corev1.Probe{}
+			}
+			if get := p.HTTPGet; (get == nil) != (want.port == "") || get != nil && (get.Host != want.host || get.Port.String() != want.port) {
+				t.Errorf("%q: a probe asks %v, want host %q and port %q", values, get, want.host, want.port)
+			}
+		}
+	}
+}
+
 // _defaults.tpl, for upgrades that do not read values.yaml, is a copy of it.
 func TestChartDefaultsAreTheSameTwice(t *testing.T) {
 	own := read(t, "chart", "values.yaml")

@@ -31,10 +31,15 @@ ours with the same meaning. "ignored" lists what has no effect.
 {{- if (get $f "backend") }}{{ $_ := set $v "backend" (include "flannel.backend" $f | fromYaml) }}{{ end }}
 {{- $args := list "--kube-subnet-mgr" "--ip-masq" }}
 {{- if (get $f "args") }}{{ $args = (get $f "args") }}{{ end }}
-{{- range $args }}
-{{- if regexMatch "^--?kube-annotation-prefix=" . }}{{ $_ := set $v "annotationPrefix" (include "flannel.prefix" (regexReplaceAll "^[^=]*=" . "")) }}{{ end }}
+{{- $args = concat (without $args "") (default list (get $v "args")) }}
+{{- range $args }}{{/* the last flag of a name takes effect, so the policy and the probes follow it */}}
+{{- $value := regexReplaceAll "^[^=]*=" . "" }}
+{{- if regexMatch "^--?(kube-annotation-prefix|healthz-(ip|port))$" . }}{{ fail (printf "args: write %s and its value as one argument, with = between them" .) }}{{ end }}
+{{- if regexMatch "^--?kube-annotation-prefix=" . }}{{ $_ := set $v "annotationPrefix" (include "flannel.prefix" $value) }}{{ end }}
+{{- if regexMatch "^--?healthz-ip=" . }}{{ $_ := set $v "argIP" $value }}{{ $args = without $args . }}{{ end }}
+{{- if regexMatch "^--?healthz-port=[0-9]+$" . }}{{ $_ := set $v "argPort" $value }}{{ $args = without $args . }}{{ end }}
 {{- end }}
-{{- $_ := set $v "args" (concat (without $args "") (default list (get $v "args"))) }}
+{{- $_ := set $v "args" $args }}
 {{- if not (get $v "metrics") }}{{ $_ := set $v "metrics" (get (include "flannel.defaults" . | fromYaml) "metrics") }}{{ end }}{{/* --reuse-values */}}
 {{- $_ := set $v "monitored" (get (default dict (get $v.metrics "podMonitor")) "enabled") }}
 {{- $_ := set $v "exposed" (or $v.monitored (get $v.metrics "expose")) }}
@@ -94,8 +99,14 @@ likewise for Prometheus.
 {{- $port = 8081 }}
 {{- if hasKey $theirs "port" }}{{ $port = (get $theirs "port") }}{{ end }}
 {{- end }}
-{{- if and .exposed (not (int $port)) }}{{ fail "flannel.healthz.port: metrics needs a port other than 0" }}{{ end }}
-{{- $health := dict "ip" (default "0.0.0.0" $host) "port" (int $port) }}
+{{- $ip := default "0.0.0.0" $host }}
+{{- if hasKey . "argIP" }}
+{{- $ip = .argIP }}
+{{- $host = ternary "" $ip (regexMatch "^(0\\.0\\.0\\.0|::)?$|[$]" $ip) }}{{/* also with a variable, such as $(NODE_IP) */}}
+{{- end }}
+{{- if hasKey . "argPort" }}{{ $port = .argPort }}{{ end }}
+{{- if and .exposed (not (int $port)) }}{{ fail "metrics needs a health port other than 0" }}{{ end }}
+{{- $health := dict "ip" $ip "port" (int $port) }}
 {{- if int $port }}
 {{- $at := dict "port" (int $port) }}
 {{- with $host }}{{ $_ := set $at "host" . }}{{ end }}
