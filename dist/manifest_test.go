@@ -62,6 +62,9 @@ var refused = map[string]string{
 	"metrics: {podMonitor: {interval: 5}}\n": "interval",
 	"healthPort: 0\n":                        "healthPort",
 	"seLinuxOptions: {typ: spc_t}\n":         "typ",
+	"flannel: {mtu: 1400 bytes}\n":           "mtu",
+	"flannel: {healthz: {port: http}}\n":     "port",
+	"args: [--healthz-port, '8080']\n":       "--healthz-port",
 }
 
 func render(t *testing.T, args ...string) (string, error) {

@@ -177,6 +177,8 @@ func TestChartTakesFlannelsValues(t *testing.T) {
 		"flannel: {backend: wireguard, backendPort: 1, backendPortv6: 2, mtu: 1300, psk: x, tunnelMode: auto, keepaliveInterval: 25, vni: 7}":                    backend,
 		"flannel: {backend: vxlan, vni: 16777215, backendPort: 4789, mtu: 1400, GBP: true, directRouting: true, macPrefix: 0E-2A, psk: x, tunnelMode: separate}": backend,
 		"flannel: {backend: host-gw, vni: 1, macPrefix: 0E-2A, tunnelMode: separate}":                                                                            backend,
+		"flannel: {backend: vxlan, vni: '4096', mtu: '1400', backendPort: '0'}":                                                                                  backend,
+		"flannel: {backend: wireguard, keepaliveInterval: '25', backendPort: '', psk: '1'}":                                                                      backend,
 		"flannel: {backend: ipip, directRouting: true}":                                                                                                          backend,
 		"flannel: {enableNFTables: true}": func(_ corev1.PodSpec, c map[string]any) any {
 			return c["net-conf.json"].(map[string]any)["EnableNFTables"]
@@ -210,6 +212,8 @@ var effects = map[string]string{
 	"flannel: {backend: wireguard, backendPort: 1, backendPortv6: 2, mtu: 1300, psk: x, tunnelMode: auto, keepaliveInterval: 25, vni: 7}":                    `{"ListenPort":1,"ListenPortV6":2,"MTU":1300,"Mode":"auto","PSK":"x","PersistentKeepaliveInterval":25,"Type":"wireguard"}`,
 	"flannel: {backend: vxlan, vni: 16777215, backendPort: 4789, mtu: 1400, GBP: true, directRouting: true, macPrefix: 0E-2A, psk: x, tunnelMode: separate}": `{"DirectRouting":true,"GBP":true,"MTU":1400,"MacPrefix":"0E-2A","Port":4789,"Type":"vxlan","VNI":16777215}`,
 	"flannel: {backend: host-gw, vni: 1, macPrefix: 0E-2A, tunnelMode: separate}":                                                                            `{"Type":"host-gw"}`,
+	"flannel: {backend: vxlan, vni: '4096', mtu: '1400', backendPort: '0'}":                                                                                  `{"MTU":1400,"Type":"vxlan","VNI":4096}`,
+	"flannel: {backend: wireguard, keepaliveInterval: '25', backendPort: '', psk: '1'}":                                                                      `{"PSK":"1","PersistentKeepaliveInterval":25,"Type":"wireguard"}`,
 	"flannel: {backend: ipip, directRouting: true}":                                                                                                          `{"DirectRouting":true,"Type":"ipip"}`,
 	"flannel: {enableNFTables: true}":                                                               `true`,
 	"flannel: {skipCNIConfigInstallation: true}":                                                    `["--plugin-from=/opt/flannel/cni/flannel","--plugin-to=/opt/cni/bin/flannel"]`,

@@ -80,14 +80,16 @@ ours with the same meaning. "ignored" lists what has no effect.
 {{- end }}
 {{- $conf := dict "Type" .backend }}
 {{- range $key, $name := $keys }}
-{{- with get $ $key }}{{ $_ := set $conf $name . }}{{ end }}
+{{- $value := get $ $key }}
+{{- if has $key (list "backendPort" "backendPortv6" "mtu" "vni" "keepaliveInterval") }}{{ $value = int $value }}{{ end }}{{/* may be a string */}}
+{{- with $value }}{{ $_ := set $conf $name . }}{{ end }}
 {{- end }}
 {{- toYaml $conf }}
 {{- end }}
 
 {{/*
 Address, port and probes of the health server. With flannel.healthz it listens on all addresses, as flannel does, and
-likewise for Prometheus.
+likewise for Prometheus. Arguments of flanneld take precedence. Without a host, kubelet asks the node's address.
 */}}
 {{- define "flannel.health" -}}
 {{- $theirs := (get (default dict .flannel) "healthz") }}
