@@ -201,21 +201,31 @@ func mustChart(t *testing.T, values string) string {
 	return text
 }
 
-// The chart's policy uses the prefix of annotations that is set in the values.
+// The chart's policy uses the prefix of annotations that is set in the values, or by an argument of flanneld.
 func TestPolicyKnowsThePrefix(t *testing.T) {
-	s := emptyCluster(t)
-	text, err := chart(t, values["own prefix"])
-	if err != nil {
-		t.Fatal(err, text)
+	for name, given := range map[string]string{
+		"value":              values["own prefix"],
+		"argument":           "args: [--kube-annotation-prefix=example.com/net]\n",
+		"flannel's argument": "flannel: {args: [--kube-subnet-mgr, -kube-annotation-prefix=example.com/net]}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := emptyCluster(t)
+			if err := s.Apply(t.Context(), false, objects(t, mustChart(t, given))...); err != nil {
+				t.Fatal(err)
+			}
+			s.AddNode("node1")
+			s.AddNode("node2")
+			knowsPrefix(t, s)
+		})
 	}
-	if err := s.Apply(t.Context(), false, objects(t, text)...); err != nil {
-		t.Fatal(err)
-	}
-	s.AddNode("node1")
-	s.AddNode("node2")
+}
+
+// knowsPrefix checks that the policy allows annotations with the prefix example.com/net- only, and names it.
+func knowsPrefix(t *testing.T, s *kubetest.Server) {
+	t.Helper()
 	flannel := s.As(s.Token("node1"))
 	enforced(t, flannel)
-	for key, fails := range map[string]string{"example.com/net-backend-type": "", prefix + "backend-type": "annotations"} {
+	for key, fails := range map[string]string{"example.com/net-backend-type": "", prefix + "backend-type": "begin with example.com/net-; set another --kube-annotation-prefix"} {
 		// The server may still use the former policy for a moment.
 		eventually.Nil(t, key, func() error {
 			_, err := flannel.CoreV1().Nodes().Patch(t.Context(), "node1", types.StrategicMergePatchType, []byte(annotate(key, "vxlan")), metav1.PatchOptions{}, "status")

@@ -389,4 +389,12 @@ func TestCommandsOfManifest(t *testing.T) {
 	u.run(u.block("install.md", "install-release"))
 	u.runs(laterImage)
 	u.podRuns("node1", laterImage)
+
+	// Another prefix of annotations.
+	setup, apply, _ := strings.Cut(u.block("upgrade.md", "upgrade-manifest"), "kubectl kustomize ")
+	u.run(setup + u.block("upgrade.md", "upgrade-prefix") + "kubectl kustomize " + apply)
+	if args := u.daemonSet().Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--kube-annotation-prefix=example.com/net-") {
+		t.Error("the prefix is not in", args)
+	}
+	knowsPrefix(t, u.s)
 }
