@@ -260,6 +260,16 @@ func TestCommandsOfChart(t *testing.T) {
 	u.run(u.block("upgrade.md", "back-chart"))
 	u.runs(formerImage)
 
+	// Before flannel comes back, the guard is turned off: the previous revision of the release would turn it on.
+	u.run(strings.Replace(u.block("upgrade.md", "upgrade-chart"), "--set ", "--set netConf.Guard=enforce,", 1))
+	u.run(u.block("upgrade.md", "guard-off"))
+	u.runs(ourImage)
+	if !strings.Contains(u.netConf(), `"Guard": "off"`) || !strings.Contains(u.netConf(), "10.42.0.0/16") {
+		t.Error("after the guard was turned off:", u.netConf())
+	}
+	u.run(strings.Replace(u.block("upgrade.md", "back-chart"), "helm rollback flannel", "helm rollback flannel 1", 1))
+	u.runs(formerImage)
+
 	// The canary leaves the container of netpol alone.
 	u.run(strings.Replace(u.block("upgrade.md", "upgrade-chart"), "--set ", "--set netpol.enabled=true,", 1))
 	u.run(u.block("upgrade.md", "canary"))
