@@ -115,6 +115,14 @@ func (u *user) runs(image string) {
 	}
 }
 
+// graces checks terminationGracePeriodSeconds, by which the test tells manifests apart.
+func (u *user) graces(want int64) {
+	u.t.Helper()
+	if got := *u.daemonSet().Spec.Template.Spec.TerminationGracePeriodSeconds; got != want {
+		u.t.Errorf("pods have %d s to end, want %d: another manifest was applied", got, want)
+	}
+}
+
 // podRuns checks the image of flannel's pod of a node.
 func (u *user) podRuns(node, image string) {
 	u.t.Helper()
@@ -361,10 +369,16 @@ func TestCommandsOfManifest(t *testing.T) {
 	u.run(u.block("upgrade.md", "canary"))
 	u.podRuns("node1", laterImage)
 	u.podRuns("node2", ourImage)
+	// The next release also has another manifest.
+	pages := filepath.Join(nettest.Root(t), "Documentation")
+	u.run("rm Documentation; mkdir Documentation; sed 's/GracePeriodSeconds: 10/GracePeriodSeconds: 20/' " + pages + "/kube-flannel.yml >Documentation/kube-flannel.yml")
 	u.run(u.block("upgrade.md", "upgrade-kubernetes"))
 	u.podRuns("node2", laterImage)
+	u.graces(20)
+	u.run("rm -r Documentation; ln -s " + pages)
 	u.run(u.block("upgrade.md", "rollback-kubernetes"))
 	u.podRuns("node1", ourImage)
+	u.graces(10)
 
 	policies := u.s.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	if _, err := policies.Get(t.Context(), "flannel", metav1.GetOptions{}); err != nil {
