@@ -192,7 +192,7 @@ func (d *Driver) deleteHostEndpoint(ctx context.Context, e, want hns.Endpoint) e
 
 // compareAddresses warns of endpoints of others with an address of the host's
 // endpoint, which HNS refuses or, before 10, accepts (kubernetes#100962). Reading
-// all endpoints can take minutes, so it is done once for each endpoint of the
+// all endpoints can take minutes, so each is read once for each endpoint of the
 // host, in a goroutine that ends with the Driver. id is that of the endpoint or, if HNS
 // refused the endpoint, a text that stands for it; d.compared keeps the last one.
 func (d *Driver) compareAddresses(host hns.Endpoint, id string) {
@@ -201,12 +201,26 @@ func (d *Driver) compareAddresses(host hns.Endpoint, id string) {
 	}
 	d.compared = id
 	d.background(func(ctx context.Context) {
-		var endpoints []hns.Endpoint
+		read := map[string]bool{} // IDs of endpoints that need not be read again after HNS has not answered
 		r := reconcile.Runner{
 			Retry: reconcile.Backoff{First: d.pace.Poll},
-			Work: func(ctx context.Context) (_ time.Duration, err error) {
-				endpoints, err = d.client.Endpoints(ctx, host.Network)
-				return 0, err
+			Work: func(ctx context.Context) (time.Duration, error) {
+				ids, err := d.client.EndpointIDs(ctx, host.Network)
+				if err != nil {
+					return 0, err
+				}
+				ids = slices.DeleteFunc(ids, func(id string) bool { return read[id] })
+				for _, other := range ids {
+					e, err := d.client.Endpoint(ctx, other)
+					if err != nil && !isRefusal(err) {
+						return 0, err
+					}
+					read[other] = true // also one that HNS refuses to show, or that was deleted
+					if err == nil && strings.EqualFold(e.Network, host.Network) && e.ID != id {
+						d.compareAddress(host, e)
+					}
+				}
+				return 0, nil
 			},
 			Tell: func(err error) {
 				if err != nil {
@@ -214,19 +228,19 @@ func (d *Driver) compareAddresses(host hns.Endpoint, id string) {
 				}
 			},
 		}
-		if r.Until(ctx) != nil {
-			return
-		}
-		for _, e := range endpoints {
-			shared := slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool {
-				return slices.ContainsFunc(host.IPs, func(own netip.Prefix) bool { return own.Addr() == p.Addr() })
-			})
-			if e.ID != id && e.Name != host.Name && shared {
-				d.opts.Log.Warn("an endpoint has an address of the host's endpoint: delete its pod, and reserve the address with flanneld source-vip",
-					"cause", causeSharedAddress, "endpoint", e.Name, "addresses", e.IPs, "host_endpoint", host.Name)
-			}
-		}
+		_ = r.Until(ctx) // it fails only if ctx ends
 	})
+}
+
+// compareAddress warns if the endpoint e of somebody else has an address of the host's endpoint.
+func (d *Driver) compareAddress(host, e hns.Endpoint) {
+	shared := slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool {
+		return slices.ContainsFunc(host.IPs, func(own netip.Prefix) bool { return own.Addr() == p.Addr() })
+	})
+	if e.Name != host.Name && shared {
+		d.opts.Log.Warn("an endpoint has an address of the host's endpoint: delete its pod, and reserve the address with flanneld source-vip",
+			"cause", causeSharedAddress, "endpoint", e.Name, "addresses", e.IPs, "host_endpoint", host.Name)
+	}
 }
 
 // bridgeMetric is the interface metric of the host's endpoint: higher than any

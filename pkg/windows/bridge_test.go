@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -282,6 +283,47 @@ func TestForwardsOtherFamily(t *testing.T) {
 		}
 		if n := w.log.Count("level=WARN", "cause="+causeNoDualStack); n != 1 || w.m.Admin().Forwarding("vEthernet (cbr0_ep)", true) || !w.m.Admin().Forwarding("vEthernet (Ethernet)", true) {
 			t.Errorf("warned %d times\n%s", n, w.log)
+		}
+	})
+}
+
+// While the addresses of thousands of endpoints are compared, HNS does not answer one request in time, and always refuses
+// another: each other endpoint is read once, and the one with the host's address is named.
+func TestCompareAddressesContinues(t *testing.T) {
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{SharedAddresses: true}, func(w *windows) {
+		w.bring(time.Minute)
+		synctest.Wait() // for the comparison of addresses
+		if err := w.m.Admin().AddRemoteEndpoints("cbr0", 1000); err != nil {
+			t.Fatal(err)
+		}
+		w.endpoint("cbr0", "pod", "", 2)
+		ids, err := w.m.EndpointIDs(w.network.ID, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
+		w.m.Fail(hnstest.Fault{Func: "HcnOpenEndpoint", Match: ids[500], Code: hns.InvalidParameter})
+		w.m.Fail(hnstest.Fault{Func: "HcnOpenEndpoint", Match: ids[800], Times: 1, Delay: time.Minute})
+		w.m.ForgetLog()
+		w.bring(time.Minute)
+		time.Sleep(5 * time.Minute)
+		reads := map[string]int{}
+		for _, c := range w.m.Log() {
+			if c.Func == "HcnOpenEndpoint" {
+				reads[strings.ToLower(c.Args[0])]++
+			}
+		}
+		for i, id := range ids {
+			want := 1
+			if i == 800 {
+				want = 2
+			}
+			if n := reads[strings.ToLower(id)]; n != want && id != w.Driver.endpoint {
+				t.Fatalf("endpoint %d was read %d times, want %d", i, n, want)
+			}
+		}
+		if n := w.log.Count("cause="+causeSharedAddress, "endpoint=pod"); n != 1 {
+			t.Errorf("logged %d times", n)
 		}
 	})
 }

@@ -31,7 +31,7 @@ import (
 // share: observed, client and options.
 type sweeper struct {
 	*Driver
-	others   map[string]bool // IDs of endpoints that stay and need not be read again: remote, or on other networks
+	others   map[string]bool // IDs of endpoints that stay and need not be read again, also after a look that failed: remote, or on other networks
 	suspects map[string]bool // IDs that the last look found to be without a sandbox
 }
 
@@ -85,11 +85,14 @@ func (s *sweeper) look(ctx context.Context, network, name string) error {
 	}
 	others, suspects := map[string]bool{}, map[string]bool{}
 	for _, id := range ids {
-		switch id = strings.ToLower(id); {
-		case inUse[id]: // by a pod, or by the host
-			continue
-		case s.others[id]:
+		if id = strings.ToLower(id); s.others[id] {
 			others[id] = true
+		}
+	}
+	s.others = others // without those that HNS does not list any longer
+	for _, id := range ids {
+		id = strings.ToLower(id)
+		if inUse[id] || others[id] { // in use by a pod, or by the host
 			continue
 		}
 		e, err := s.client.Endpoint(ctx, id)
@@ -118,7 +121,7 @@ func (s *sweeper) look(ctx context.Context, network, name string) error {
 			suspects[id] = true
 		}
 	}
-	s.others, s.suspects = others, suspects
+	s.suspects = suspects
 	return nil
 }
 

@@ -196,6 +196,16 @@ func TestSweepBesideUnreadable(t *testing.T) {
 	}
 }
 
+// endpointReads returns how often HNS was asked for the properties of an endpoint since ForgetLog.
+func (w *windows) endpointReads() (n int) {
+	for _, c := range w.m.Log() {
+		if c.Func == "HcnQueryEndpointProperties" {
+			n++
+		}
+	}
+	return n
+}
+
 // kube-proxy's endpoints are read once and not again.
 func TestSweepReadsOnce(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
@@ -204,18 +214,32 @@ func TestSweepReadsOnce(t *testing.T) {
 		if err := w.m.Admin().AddRemoteEndpoints("flannel.4096", 1000); err != nil {
 			t.Fatal(err)
 		}
-		reads := func() (n int) {
-			for _, c := range w.m.Log() {
-				if c.Func == "HcnQueryEndpointProperties" {
-					n++
-				}
-			}
-			return n
-		}
 		w.m.ForgetLog()
 		w.looks(2)
-		if n := reads(); n != 1000 {
+		if n := w.endpointReads(); n != 1000 {
 			t.Errorf("%d endpoints were read, want each remote one once", n)
+		}
+	})
+}
+
+// HNS does not answer one request in time: the next look reads only what the first one did not.
+func TestSweepContinuesAfterTimeout(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.bring(time.Minute)
+		w.pod("flannel.4096", "live_flannel.4096", 10)
+		if err := w.m.Admin().AddRemoteEndpoints("flannel.4096", 1000); err != nil {
+			t.Fatal(err)
+		}
+		w.m.ForgetLog()
+		w.m.Fail(hnstest.Fault{Func: "HcnQueryEndpointProperties", Skip: 600, Times: 1, Delay: time.Minute})
+		w.looks(1)
+		time.Sleep(2 * time.Minute) // for the late answer
+		if n := w.endpointReads(); n != 601 {
+			t.Fatalf("the look that failed read %d endpoints", n)
+		}
+		w.looks(2)
+		if n := w.endpointReads(); n != 1001 {
+			t.Errorf("%d endpoints were read, want only the one without an answer twice", n)
 		}
 	})
 }
