@@ -178,20 +178,22 @@ var errNotInPlace = errors.New("the source VIP is not in place")
 // endpoint. It returns v with the address and the endpoint. endpoint is the ID of the one
 // that was published last, "" if there is none. There can be thousands of endpoints, so
 // reserve reads all of them only if the source VIP is not in place: reserved, and the
-// address of an endpoint that is known (known). It reads them without host-local's lock,
-// since plugins wait for that.
+// address of an endpoint that is known (known). It reads all that, or all of them, without
+// host-local's lock, since plugins wait for the lock.
 func (k VIPKeeper) reserve(ctx context.Context, n hns.Network, v VIP, endpoint string) (VIP, error) {
 	const known, all = false, true // which endpoints reserveLocked gets
-	reserved, err := k.reserveLocked(ctx, n, v, endpoint, nil, known)
-	if !errors.Is(err, errNotInPlace) {
-		return reserved, err
-	}
-	pods, err := k.Client.Endpoints(ctx, n.ID)
+	endpoints, err := k.known(ctx, n, endpoint)
 	if err != nil {
 		return VIP{}, err
 	}
-	pods = slices.DeleteFunc(pods, func(e hns.Endpoint) bool { return e.Name == endpointName }) // known returns them
-	return k.reserveLocked(ctx, n, v, "", pods, all)
+	reserved, err := k.reserveLocked(ctx, n, v, endpoints, known)
+	if !errors.Is(err, errNotInPlace) {
+		return reserved, err
+	}
+	if endpoints, err = k.Client.Endpoints(ctx, n.ID); err != nil {
+		return VIP{}, err
+	}
+	return k.reserveLocked(ctx, n, v, endpoints, all)
 }
 
 // known returns the endpoint with this ID or, if it is not on the network, those
@@ -209,22 +211,25 @@ func (k VIPKeeper) known(ctx context.Context, n hns.Network, id string) ([]hns.E
 	return slices.DeleteFunc(named, func(e hns.Endpoint) bool { return !strings.EqualFold(e.Network, n.ID) }), err
 }
 
-// reserveLocked does what reserve does, given the endpoints of pods and kube-proxy.
-// Without them (all is false), it returns errNotInPlace unless a known endpoint has
-// an address that is ours. It holds host-local's lock all the time, so that neither
-// a pod nor another flanneld process can take the address.
-func (k VIPKeeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endpoint string, pods []hns.Endpoint, all bool) (_ VIP, err error) {
+// reserveLocked does what reserve does, given some endpoints. If these are only the known
+// ones (all is false), it returns errNotInPlace unless one of them has an address that is
+// ours. It holds host-local's lock all the time, so that neither a pod nor another flanneld
+// process can take the address. Before it chooses an address, it reads the known endpoints
+// with the lock: another process may have created ours meanwhile.
+func (k VIPKeeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endpoints []hns.Endpoint, all bool) (_ VIP, err error) {
 	s := hostLocal(v.Store)
 	unlock, err := s.lock(ctx)
 	if err != nil {
 		return VIP{}, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	endpoints, err := k.known(ctx, n, endpoint)
-	if err != nil {
-		return VIP{}, err
+	if all {
+		known, err := k.known(ctx, n, "")
+		if err != nil {
+			return VIP{}, err
+		}
+		endpoints = append(known, slices.DeleteFunc(endpoints, func(e hns.Endpoint) bool { return e.Name == endpointName })...)
 	}
-	endpoints = append(endpoints, pods...)
 	ours, others, err := s.list()
 	if err != nil {
 		return VIP{}, err

@@ -87,6 +87,71 @@ func TestLockWhileReading(t *testing.T) {
 	}
 }
 
+// While Ensure waits for HNS to show the endpoint of a source VIP in place, host-local gives addresses to pods.
+func TestLockWhileInPlace(t *testing.T) {
+	for _, published := range []bool{true, false} {
+		n := newNode(t)
+		n.ensure("10.244.1.0/24")
+		if !published {
+			if err := os.Remove(n.File); err != nil { // Ensure looks for the endpoint by its name
+				t.Fatal(err)
+			}
+		}
+		n.Client = hns.NewClient(n.m, hns.Timing{Query: 10 * time.Minute}) // the call does not end before the test says so
+		n.m.ForgetLog()
+		n.m.Fail(hnstest.Fault{Func: "HcnQueryEndpointProperties", Hang: true})
+		done := make(chan error, 1)
+		go func() {
+			_, err := n.Ensure(context.WithoutCancel(t.Context()), pfx("10.244.1.0/24"))
+			done <- err
+		}()
+		eventually.True(t, "it reads", func() bool { return reading(n.m) })
+		unlock, err := hostLocal(n.DataDir + "/flannel.4096").lock(t.Context())
+		if err != nil {
+			t.Errorf("published %t: %v", published, err)
+		} else if err := unlock(); err != nil {
+			t.Fatal(err)
+		}
+		n.m.Heal()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if v, err := ReadVIP(n.File); err != nil || v.Addr != ip("10.244.1.2") || v.Endpoint == "" {
+			t.Errorf("published %+v, %v", v, err)
+		}
+	}
+}
+
+// While Ensure reads thousands of endpoints, another process puts the source VIP in place: Ensure takes the same one.
+func TestOtherProcessWhileReading(t *testing.T) {
+	n := newNode(t)
+	if err := n.m.Admin().AddRemoteEndpoints("flannel.4096", 2); err != nil {
+		t.Fatal(err)
+	}
+	other := n.VIPKeeper
+	n.Client = hns.NewClient(n.m, hns.Timing{Query: 10 * time.Minute}) // the call does not end before the test says so
+	n.m.Fail(hnstest.Fault{Func: "HcnQueryEndpointProperties", Times: 1, Hang: true})
+	done := make(chan error, 1)
+	var v VIP
+	go func() {
+		var err error
+		v, err = n.Ensure(context.WithoutCancel(t.Context()), pfx("10.244.1.0/24"))
+		done <- err
+	}()
+	eventually.True(t, "it reads", func() bool { return reading(n.m) })
+	first, err := other.Ensure(t.Context(), pfx("10.244.1.0/24"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.m.Heal()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if first.Addr != ip("10.244.1.2") || v != first {
+		t.Errorf("the other process has %+v, this one has %+v", first, v)
+	}
+}
+
 // reading reports whether an endpoint was opened, to be read.
 func reading(m *hnstest.Machine) bool {
 	for _, c := range m.Log() {
