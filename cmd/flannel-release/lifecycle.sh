@@ -206,7 +206,7 @@ by_package() {
 	esac
 	! active || fail "it still runs"
 	grep -q '^FLANNELD_IFACE=eth0$' $kept || fail "the settings are gone"
-	gone /usr/bin/flanneld /usr/lib/flannel /usr/lib/systemd/system/flanneld.service.d /usr/share/doc/flanneld
+	gone /usr/bin/flanneld /usr/lib/flannel /usr/lib/systemd/system/flanneld.service /usr/share/doc/flanneld
 	ping -c 3 -W 2 "$there" >/dev/null || fail "the removal cut the network"
 
 	step "$kind, install again: runs with the kept settings"
@@ -223,7 +223,7 @@ by_package() {
 	deb) run upgrade.md "remove-deb" "$release" ;;
 	rpm) run upgrade.md "remove-rpm" "$release" ;;
 	esac
-	gone /etc/default/flanneld /etc/default/flanneld.rpmsave /etc/flannel /usr/bin/flanneld /usr/lib/systemd/system/flanneld.service.d \
+	gone /etc/default/flanneld /etc/default/flanneld.rpmsave /etc/flannel /usr/bin/flanneld /usr/lib/systemd/system/flanneld.service \
 		/etc/systemd/system/multi-user.target.wants/flanneld.service /var/lib/systemd/deb-systemd-helper-enabled/flanneld.service.dsh-also
 	! ip link show flannel.1 >/dev/null 2>&1 || fail "the device is left"
 	# The package cannot know whether another daemon uses the file.
@@ -250,23 +250,30 @@ options() {
 	ready "without these options"
 }
 
-# instead_of_flannel swaps a service "flannel" for the package's service, and back. flanneld itself plays flannel; what
-# flannel leaves in the kernel is tested by TestAdoptionOfWhatFlannelLeft and TestHandback of cmd/flannel-lab.
+# instead_of_flannel swaps a service "flannel", which was named "flanneld" when the package was installed, for the package's
+# service, and back. flanneld itself plays flannel; what flannel leaves in the kernel is tested by
+# TestAdoptionOfWhatFlannelLeft and TestHandback of cmd/flannel-lab.
 instead_of_flannel() {
 	mkdir -p /opt/flannel
 	cp "$work/peer/usr/bin/flanneld" /opt/flannel/flanneld
 	printf '[Service]\nType=notify\nExecStart=/opt/flannel/flanneld --etcd-endpoints=%s --iface=eth0\nTimeoutStartSec=infinity\n[Install]\nWantedBy=multi-user.target\n' \
-		$etcd >/etc/systemd/system/flannel.service
+		$etcd >/etc/systemd/system/flanneld.service
 	systemctl daemon-reload
-	systemctl enable --now flannel 2>/dev/null
+	systemctl enable --now flanneld 2>/dev/null
 	reached
+	step "the package beside a flannel with the same name, which goes on"
+	before=$(systemctl show -P MainPID flanneld)
 	kind=deb
 	install_package
-	active flannel || fail "the package ended flannel"
+	active || fail "the package ended flannel"
+	[ "$(systemctl show -P MainPID flanneld)" = "$before" ] || fail "the package restarted flannel"
+	run upgrade.md "rename-flannel" "$release"
+	active flannel || fail "flannel does not run with its new name"
 	flow
 	step "from flannel by package"
 	run upgrade.md "from-flannel" "$release"
 	running
+	systemctl is-enabled --quiet flanneld || fail "it is not enabled"
 	! active flannel || fail "flannel runs beside it"
 	lossless "from flannel"
 	flow

@@ -65,7 +65,6 @@ func (r *release) packageFiles(notices []byte) ([]entry, error) {
 	const doc = "usr/share/doc/flanneld/"
 	all, err := r.read([]from{
 		{"dist/flanneld.service", "usr/lib/systemd/system/flanneld.service", 0o644},
-		{"dist/packaging/10-package.conf", "usr/lib/systemd/system/flanneld.service.d/10-package.conf", 0o644},
 		{"dist/packaging/80-flanneld.preset", "usr/lib/systemd/system-preset/80-flanneld.preset", 0o644},
 		{"dist/packaging/flanneld.default", "etc/default/flanneld", 0o600}, // an administrator may add the password of etcd
 		{"LICENSE", doc + "copyright", 0o644},
@@ -74,13 +73,18 @@ func (r *release) packageFiles(notices []byte) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The unit of the repository starts the program where an administrator copied it to. TestDebianPackage fails if the
-	// unit has another path, which would not be replaced here.
-	all[0].data = bytes.Replace(all[0].data, []byte("/usr/local/bin/flanneld"), []byte("/usr/bin/flanneld"), 1)
+	// The unit of the repository starts the program where an administrator copied it to, and without a condition.
+	// TestDebianPackage fails if the unit has another line, which would not be replaced here. The condition is in the unit
+	// and not in a drop-in, which would also apply to an administrator's unit of the same name, such as flannel's.
+	condition, err := os.ReadFile(filepath.Join(r.source, "dist", "packaging", "flanneld.condition"))
+	if err != nil {
+		return nil, err
+	}
+	all[0].data = bytes.Replace(all[0].data, []byte("ExecStart=/usr/local/bin/flanneld"), append(condition, "ExecStart=/usr/bin/flanneld"...), 1)
 	all = append(all, entry{name: doc + thirdParty, mode: 0o644, data: notices})
 	// rpm removes only directories that are in the package, once they are empty. etc/flannel is for files of the
 	// administrator, such as the kubeconfig that the default file names.
-	for _, dir := range []string{"etc/flannel", "usr/lib/flannel", "usr/lib/flannel/cni", "usr/lib/systemd/system/flanneld.service.d", doc, doc + "monitoring"} {
+	for _, dir := range []string{"etc/flannel", "usr/lib/flannel", "usr/lib/flannel/cni", doc, doc + "monitoring"} {
 		all = append(all, entry{name: strings.TrimSuffix(dir, "/"), mode: fs.ModeDir | 0o755})
 	}
 	monitoring, err := r.tree(filepath.Join(r.source, "dist", "monitoring"), doc+"monitoring")

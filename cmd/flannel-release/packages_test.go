@@ -17,8 +17,8 @@ func TestDebianPackage(t *testing.T) {
 		t.Error("/etc/default/flanneld is not a configuration file")
 	}
 	unit := output(t, "sh", "-c", "dpkg-deb --fsys-tarfile "+deb+" | tar -xO ./usr/lib/systemd/system/flanneld.service")
-	if !strings.Contains(unit, "\nExecStart=/usr/bin/flanneld\n") {
-		t.Errorf("the unit starts another program:\n%s", unit)
+	if !strings.Contains(unit, " /etc/default/flanneld\nExecStart=/usr/bin/flanneld\n") {
+		t.Errorf("the unit starts another program, or without its condition:\n%s", unit)
 	}
 }
 
@@ -57,6 +57,9 @@ func TestFilesOfPackages(t *testing.T) {
 		}
 	}
 	for of, files := range lists {
+		if strings.Contains(files, "/flanneld.service.d") {
+			t.Errorf("%s has a drop-in, which would also apply to another unit of the name in /etc:\n%s", of, files)
+		}
 		for _, name := range []string{"/usr/bin/flanneld", "/usr/lib/flannel/cni/flannel", "/usr/share/man/man8/flanneld.8.gz", "/usr/share/bash-completion/completions/flanneld",
 			"/usr/share/fish/vendor_completions.d/flanneld.fish", "/usr/share/doc/flanneld/" + thirdParty, "/usr/share/doc/flanneld/monitoring/rules.yaml"} {
 			if !strings.Contains(files, name+"\n") {
