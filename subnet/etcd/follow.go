@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/pkg/reconcile"
 	"flannel/subnet"
@@ -95,7 +97,9 @@ type session struct {
 func (s *session) run(ctx context.Context) error {
 	listing := s.at.rev == 0 || s.at.stale || s.replaced
 	if listing {
-		s.awaitTurn(ctx)
+		if err := s.awaitTurn(ctx); err != nil {
+			return err
+		}
 	}
 	s.passOwnWrite() // the watch may not have handed over what we wrote last
 	if listing {
@@ -125,10 +129,27 @@ const (
 // awaitTurn pauses before a list that is not the first, for a random time that grows with the
 // number of keys. An etcd member that restarts ends the watches of all its clients, whose
 // positions may be compacted by then: they would all list at once.
-func (s *session) awaitTurn(ctx context.Context) {
-	if spread := min(time.Duration(s.keys)*listEach, maxListSpread); spread > 0 {
-		reconcile.Pause(ctx, rand.N(spread))
+//
+// Before the pause, it reads one key, the witness if there is one, which needs the same
+// permission as the list. After an error it returns without a pause. After an answer, this
+// feed no longer waits for etcd, so its outage ends. The witness shows that the store was
+// restored from a backup (rewound): after the pause, the node of that key may have written it
+// again, and the list would not show it.
+func (s *session) awaitTurn(ctx context.Context) error {
+	spread := min(time.Duration(s.keys)*listEach, maxListSpread)
+	if spread == 0 {
+		return nil
 	}
+	limited, cancel := context.WithTimeout(ctx, s.timeout())
+	defer cancel()
+	resp, err := s.m.client.Get(limited, cmp.Or(s.at.witness, s.feed.key), clientv3.WithRange(s.feed.end), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	if err != nil {
+		return fmt.Errorf("list %s: %w", s.feed.key, s.m.denied(err, "read", s.feed.key, s.feed.end != ""))
+	}
+	s.replaced = s.replaced || s.at.replacedBy(positionOf(resp.Header)) || s.at.rewound(resp.Kvs)
+	s.m.outage.Forget(s.feed.name) // not Over: if only lists fail, each of them would log an end and a new outage
+	reconcile.Pause(ctx, rand.N(spread))
+	return nil
 }
 
 // list reads and hands over all keys, and sets the position to that of the list.

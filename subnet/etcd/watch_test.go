@@ -11,7 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/internal/test/etcdtest"
@@ -361,37 +363,125 @@ func TestCompactedDuringOutage(t *testing.T) {
 	})
 }
 
-// listTimes is an etcd in virtual time, which records when it is asked for a list, and refuses it.
-type listTimes struct {
+// scripted is an etcd in virtual time. It gives these answers to Get, one after the other, and the last one again and again.
+type scripted struct {
 	clientv3.KV
-	at time.Time
+	answers []any       // a *clientv3.GetResponse or an error each
+	at      []time.Time // when it was asked
 }
 
-func (l *listTimes) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	l.at = time.Now()
-	return nil, errors.New("refused")
+func (s *scripted) Get(context.Context, string, ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	answer := s.answers[min(len(s.at), len(s.answers)-1)]
+	s.at = append(s.at, time.Now())
+	if err, failed := answer.(error); failed {
+		return nil, err
+	}
+	return answer.(*clientv3.GetResponse), nil
+}
+
+// has is the answer of a store at this revision with one lease, which was written at mod.
+func has(rev, mod int64) *clientv3.GetResponse {
+	return &clientv3.GetResponse{Header: &pb.ResponseHeader{Revision: rev}, Kvs: []*mvccpb.KeyValue{{Key: []byte(base + "/subnets/10.5.1.0-24"), ModRevision: mod}}}
+}
+
+// afterBrokenWatch returns the session of a feed of so many keys, whose watch has just failed at revision 7.
+func afterBrokenWatch(kv *scripted, keys int) (*session, *logtest.Log) {
+	logs := &logtest.Log{}
+	m := &Manager{connection: connection{client: &clientv3.Client{KV: kv}}, outage: subnet.NewOutage(logs.Logger(), "etcd")}
+	s := &session{m: m, feed: feed{name: "watch", key: base + "/subnets/", end: base + "/subnets0"}, keys: keys,
+		at: position{rev: 7, witness: base + "/subnets/10.5.1.0-24", mod: 7}}
+	m.outage.Failed(s.feed.name, errors.New("the watch has ended"))
+	return s, logs
 }
 
 // A list that is not the first is spread over a time that grows with the number of keys: many nodes may lose their
-// positions together.
+// positions together. etcd answers, so the pause is no outage.
 func TestListsAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			keys    int
 			longest time.Duration
 		}{{0, 0}, {10, 40 * time.Millisecond}, {5000, 20 * time.Second}, {50_000, 30 * time.Second}} {
-			kv, least, most := &listTimes{}, time.Hour, time.Duration(0)
+			least, most := time.Hour, time.Duration(0)
 			for range 100 {
-				s := session{m: &Manager{connection: connection{client: &clientv3.Client{KV: kv}}}, keys: c.keys, at: position{rev: 7, stale: true}}
+				kv := &scripted{answers: []any{rpctypes.ErrCompacted, has(9, 7), errors.New("refused")}}
+				s, logs := afterBrokenWatch(kv, c.keys)
 				began := time.Now()
+				if err := s.run(t.Context()); !errors.Is(err, errRelist) {
+					t.Fatal(err)
+				}
+				if c.keys == 0 { // there is no pause
+					kv.answers = kv.answers[1:]
+				}
 				if s.run(t.Context()) == nil {
 					t.Fatal("there is a list")
 				}
-				least, most = min(least, kv.at.Sub(began)), max(most, kv.at.Sub(began))
+				took := kv.at[len(kv.at)-1].Sub(began)
+				least, most = min(least, took), max(most, took)
+				if logs.Count() > 0 {
+					t.Fatalf("%d keys: in %v, it logs\n%s", c.keys, took, logs)
+				}
+				s.m.outage.Forget(s.feed.name)
 			}
 			if most > c.longest || most < c.longest/2 || least > c.longest/2 {
 				t.Errorf("%d keys: listed after %v to %v, want up to %v", c.keys, least, most, c.longest)
 			}
 		}
 	})
+}
+
+// A list does not wait for its turn while etcd does not answer.
+func TestNoTurnDuringOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kv := &scripted{answers: []any{errors.New("away")}}
+		s, logs := afterBrokenWatch(kv, 5000)
+		s.at.stale = true
+		began := time.Now()
+		if err := s.run(t.Context()); err == nil || time.Since(began) > 0 || len(kv.at) != 1 {
+			t.Errorf("%v after %v and %d requests", err, time.Since(began), len(kv.at))
+		}
+		time.Sleep(5 * time.Second)
+		if logs.Count("cause=store-silent") != 1 {
+			t.Errorf("it logs\n%s", logs)
+		}
+	})
+}
+
+// While only lists fail, the outage neither ends nor is logged again before each of them.
+func TestOnlyListsFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kv := &scripted{answers: []any{errors.New("away"), has(9, 7), errors.New("list"), has(9, 7), errors.New("list")}}
+		s, logs := afterBrokenWatch(kv, 5000)
+		s.at.stale = true
+		for range kv.answers[:3] {
+			s.m.outage.Failed(s.feed.name, s.run(t.Context()))
+			time.Sleep(2 * time.Second) // follow's pause
+		}
+		if len(kv.at) != 5 || logs.Count() != 1 {
+			t.Errorf("after %d requests, it has logged\n%s", len(kv.at), logs)
+		}
+	})
+}
+
+// listed is a consumer that keeps whether the store was replaced before the list.
+type listed struct{ replaced bool }
+
+func (l *listed) handleList(_ context.Context, _ *snapshot, replaced bool) { l.replaced = replaced }
+
+func (l *listed) handle(context.Context, []*mvccpb.Event) {}
+
+// A store that was restored with --bump-revision is an older one, also if the node of the witness writes it again before the
+// list has its turn.
+func TestWitnessWrittenBeforeList(t *testing.T) {
+	for first, want := range map[*clientv3.GetResponse]bool{has(9, 5): true, has(9, 7): false, has(9, 8): false, has(6, 7): true} {
+		s, _ := afterBrokenWatch(&scripted{answers: []any{first, has(10, 10)}}, 5)
+		l := &listed{}
+		s.feed.consumer = l
+		if err := errors.Join(s.awaitTurn(t.Context()), s.list(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if l.replaced != want {
+			t.Errorf("the witness of revision 7 was at %d of %d: replaced %t, want %t", first.Kvs[0].ModRevision, first.Header.Revision, l.replaced, want)
+		}
+	}
 }
