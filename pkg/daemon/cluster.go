@@ -73,8 +73,8 @@ type participants struct {
 	found  time.Time       // when they were computed
 }
 
-// judgeEach is the time between two computations of the participants per peer, in states that
-// may last for days (lasts): 10 s among 10,000.
+// judgeEach, times the number of peers, is the shortest time between two computations of the
+// participants while lasts is true: 10 s among 10,000.
 const judgeEach = time.Millisecond
 
 // lasts reports whether the rollout is in a state that may last for days, and the node has the
