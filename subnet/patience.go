@@ -39,8 +39,9 @@ func DoublePause(low, high time.Duration, tries int) time.Duration {
 //
 // Calm returns if nobody changes the lease for conflictOver after pending began. Pauses
 // are 1, 2, 4, 8 and then always 10 s, less up to a quarter. Peers use a wrong lease during
-// each pause, so a pause takes conflictMax at most. This also limits our writes to 8 a
-// minute, and 13 in the first one. The zero Conflict is calm.
+// each pause, so a pause takes conflictMax at most. Each Conflict also limits our
+// writes to 8 a minute, and 13 in the first one; a caller that sets it to zero begins anew.
+// The zero Conflict is calm.
 type Conflict struct {
 	rounds int       // how often we entered pending since calm
 	last   time.Time // when we entered it last

@@ -63,7 +63,9 @@ func overwrittenSources(t *testing.T, o outside) {
 	o.annotate("sources-1", "public-ip-overwrite", "")
 	sends("the node's own address alone", own)
 	knows(false)
+	<-n.PublicIPsChanged() // the changes until now
 	o.annotate("sources-1", "public-ip-overwrite", told.String())
+	<-n.PublicIPsChanged() // in force, after a pause
 	// The lease of a node that has not asked for the annotations since may lack the source.
 	if err := n.Publish(t.Context(), lease); err != nil {
 		t.Fatal(err)
