@@ -152,7 +152,6 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 //	lock          before anything on the node is read or changed
 //	open          subscribes to notifications before the first pass reads anything, so
 //	              that no change in between is missed
-//	health port   before the store: it answers while the store is unreachable
 //	manager       in a task of its own, because it may wait for the store
 //
 // What was opened is closed in the reverse order, after all tasks have ended;
@@ -182,7 +181,8 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 }
 
 // runTasks runs the daemon, and what answers questions about it: health port, status
-// socket. d has no Manager (client of the store) yet.
+// socket. These and the store are tasks beside each other, so that none waits for another.
+// d has no Manager (client of the store) yet.
 func runTasks(ctx context.Context, o options, d *daemon.Daemon, log *slog.Logger) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	healthz := status.Health(d.Board, d.Metrics.Handler())

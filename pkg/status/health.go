@@ -57,7 +57,7 @@ func KeepPort(ctx context.Context, addr string, h http.Handler, log *slog.Logger
 		}
 		return Serve(ctx, l, h)
 	}, func(err error) {
-		log.Warn("cannot open the health port, will retry; the network does not need it", "cause", causeNoPort, "error", err)
+		log.Warn("cannot serve the health port, will retry", "cause", causeNoPort, "error", err)
 	})
 }
 
