@@ -57,7 +57,8 @@ func (s *duplicates) resolve(_ context.Context, p *pass) error {
 			if s.told[name] != peer { // logged once for each peer
 				s.told[name] = peer
 				s.log.Warn("duplicate MAC address: other nodes reject this node's lease; "+
-					"if the peer is no clone of this node, it copies the address: delete the peer's lease; "+
+					"if the peer is no clone of this node, it copies the address: "+
+					"stop flanneld on the peer, then delete its lease; "+
 					"if it is a clone, drain this node, run flanneld cleanup and start flanneld again, so that HNS chooses another address",
 					"cause", causeDuplicateMAC, "network", name, "peer", peer, "mac", link.MAC)
 			}
@@ -87,7 +88,8 @@ func (s *duplicates) resolveKey(p *pass, device, peer string) {
 		p.wakeAt(time.Now())
 	case key != s.formerKey && s.told[device] != peer:
 		s.told[device] = peer
-		s.log.Warn("duplicate WireGuard key: other nodes reject this node's lease; the other node publishes a copy of its key, delete that node's lease",
+		s.log.Warn("duplicate WireGuard key: other nodes reject this node's lease; "+
+			"the peer publishes a copy of its key: stop flanneld on the peer, then delete its lease",
 			"cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
 	}
 }
