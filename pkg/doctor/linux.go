@@ -82,7 +82,7 @@ func checksums(s Snapshot) Finding {
 				d.Name, parent.Name, d.Port)
 		case olderThan(s.Linux.Kernel, 5, 7) && !fixedByRHEL(s.Linux.Kernel):
 			return warn("If UdpInCsumErrors rises on peers (nstat -asz): "+off+" Or use kernel 5.7 or later.",
-				"%s offloads checksums, and kernel %s computes wrong ones for masqueraded packets, unless the distribution "+
+				"%s offloads checksums, and kernel %s may compute wrong ones for masqueraded packets, unless the distribution "+
 					"has the fix", d.Name, s.Linux.Kernel)
 		}
 	}

@@ -68,8 +68,8 @@ func (s neighStore) Set(_ context.Context, entries []neighEntry) []error {
 func explainFull(errs []error) []error {
 	for i, err := range errs {
 		if errors.Is(err, unix.ENOBUFS) && !reconcile.IsUnknown(err) {
-			errs[i] = fmt.Errorf("%w: the host's neighbour table may be full: raise net.ipv4.neigh.default.gc_thresh3 "+
-				"(or net.ipv6…) above the number of peers", err)
+			errs[i] = fmt.Errorf("%w: the host's neighbour table may be full: raise "+
+				"net.ipv4.neigh.default.gc_thresh2 and gc_thresh3 (or net.ipv6…) above the number of peers", err)
 		}
 	}
 	return errs

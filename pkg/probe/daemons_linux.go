@@ -27,7 +27,7 @@ type Daemon struct {
 func Daemons(commands []string) ([]Daemon, error) {
 	found, err := daemons(commands)
 	if err == nil && commOf(1) == "" {
-		err = errors.New("/proc hides processes: it is mounted with hidepid")
+		err = errors.New("process 1 cannot be read: /proc may hide processes (hidepid)")
 	}
 	var all []Daemon
 	for _, p := range found {

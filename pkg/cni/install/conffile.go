@@ -223,9 +223,9 @@ func (c *confFile) shadowedBy(want conf) string {
 }
 
 // leadsTo reports whether a configuration has one of the names as a string, or at the end of
-// a path. Then pods get flannel's network by it: Cilium and Istio copy flannel's plugins into a
-// file of their own, and the file of Multus (00-multus.conf) has flannel's plugins or
-// names their file or network.
+// a path. Then pods probably get flannel's network by it: better no warning than a wrong one.
+// Cilium and Istio copy flannel's plugins into a file of their own, and the file of Multus
+// (00-multus.conf) has flannel's plugins or names their file or network.
 func leadsTo(text []byte, names ...string) bool {
 	return slices.ContainsFunc(names, func(name string) bool {
 		return bytes.Contains(text, []byte(`"`+name+`"`)) || bytes.Contains(text, []byte(`/`+name+`"`))

@@ -76,7 +76,7 @@ var extensions = regexp.MustCompile("(?:Couldn't load (?:match|target) [`']|Exte
 // extensionAdvice says what can be done about rules that iptables refused.
 func extensionAdvice(v variant, said string) string {
 	if v == variantLegacy && strings.Contains(said, "unable to initialize table") {
-		return "the kernel lacks the tables of iptables-legacy: load iptable_nat and iptable_filter (for IPv6 ip6table_nat and " +
+		return "the kernel may lack the tables of iptables-legacy: load iptable_nat and iptable_filter (for IPv6 ip6table_nat and " +
 			"ip6table_filter), let plain iptables be the nft variant, or set EnableNFTables"
 	}
 	modules := "xt_mark, xt_MASQUERADE"
