@@ -31,6 +31,7 @@ const (
 //	state    cause                                                     action                next state
 //	calm     an activity fails                                         start the timer       failing
 //	failing  the timer fires                                           log it, see below     failing, owed
+//	failing  it was logged as busy, and a request is not answered      log that, too         failing, owed
 //	failing  the last failing activity succeeds                        log the end if owed   calm
 //	failing  it gives up, and another has succeeded since a failure    log the end if owed   calm
 //	failing  it gives up, and nobody knows whether the store answers   -                     calm, maybe owed
@@ -73,6 +74,8 @@ func (o *Outage) Failed(activity string, err error) {
 		o.number++
 		number := o.number
 		o.timer = time.AfterFunc(logAfter, func() { o.logOutage(number) })
+	} else if _, cause := classify(err); cause == causeSilent && o.logged == causeBusy {
+		o.logReason() // a server that shuts down may be busy first; not the reverse, so that two lines are the most
 	}
 }
 
@@ -84,9 +87,13 @@ func (o *Outage) Denied(activity string, err error) { o.end(activity, true, err)
 func (o *Outage) logOutage(number int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.timer == nil || o.number != number {
-		return
+	if o.timer != nil && o.number == number {
+		o.logReason()
 	}
+}
+
+// logReason logs the last failure, unless its problem is the one that was logged last. It has the preconditions of reason.
+func (o *Outage) logReason() {
 	reason := o.reason()
 	text, cause := classify(reason)
 	problem := cause
@@ -118,8 +125,8 @@ func (o *Outage) Err() error {
 	return nil
 }
 
-// Since returns since when the store does not answer, the zero Time if it does, also
-// with a refusal.
+// Since returns since when the store does not answer, or is too busy; otherwise, also with
+// a refusal, the zero Time.
 func (o *Outage) Since() time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()

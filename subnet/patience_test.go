@@ -3,6 +3,7 @@ package subnet
 import (
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,6 +145,31 @@ func TestOutageEndsByForget(t *testing.T) {
 		}
 	})
 }
+
+// A server that is too busy while it shuts down, and then does not answer, is logged as both, but not anew with each change.
+func TestBusyThenSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logtest.Log
+		o := NewOutage(log.Logger(), "the store")
+		for range 3 {
+			o.Failed("one", tooMany{errors.New("too many requests")})
+			time.Sleep(2 * logAfter)
+			synctest.Wait()
+			o.Failed("one", errors.New("connection refused"))
+			time.Sleep(2 * logAfter)
+			synctest.Wait()
+		}
+		o.Over("one")
+		got := strings.Join(log.With().Values("cause"), " ")
+		if want := strings.Join([]string{causeBusy, causeSilent, causeBack}, " "); got != want {
+			t.Errorf("logged %s, want %s", got, want)
+		}
+	})
+}
+
+type tooMany struct{ error }
+
+func (tooMany) Busy() {}
 
 type refusal struct{ error }
 
