@@ -227,6 +227,9 @@ func TestBusyServerIsNotSilent(t *testing.T) {
 		if log.Count("cause=store-busy") != 1 || log.Count() != 1 || time.Since(m.outage.Since()) != time.Minute {
 			t.Errorf("an outage since %v:\n%s", m.outage.Since(), &log)
 		}
+		if err := m.outage.Err(); !apierrors.IsTooManyRequests(err) {
+			t.Errorf("the API server's answer became %v", err)
+		}
 	})
 }
 

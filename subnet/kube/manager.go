@@ -210,6 +210,9 @@ func (m *Manager) recordFailure(activity string, err error) (newlyDenied bool) {
 // busyError is the error of an API server that is too busy for a request.
 type busyError struct{ error }
 
+// Unwrap returns the API server's answer.
+func (e busyError) Unwrap() error { return e.error }
+
 // Busy marks the type for subnet.Outage.
 func (busyError) Busy() {}
 
