@@ -61,7 +61,8 @@ var (
 //	checking  the store is older                          mark it as replaced              listing
 //
 // listing is an empty version; checking is lagging, or broken with a version. A position is a resourceVersion, and "too
-// new" is one that the API server has not reached (isVersionTooLarge).
+// new" is one that the API server has not reached (isVersionTooLarge). A watch that opens after the API server was too busy
+// is checked before its first event (wasBusy): one check for all attempts, each of which would ask etcd.
 type follower struct {
 	m *Manager
 	feed
@@ -71,6 +72,7 @@ type follower struct {
 	rewound  bool             // the store, or a Node in it, is older than before, and nothing was handed over since
 	known    map[string]known // by name; nil before the first list
 	broken   bool             // an attempt failed, other than by a busy server, and neither a check nor a list has succeeded since
+	wasBusy  bool             // an attempt failed by a busy server, and neither a check nor a list has succeeded since
 	lagged   int              // how often the API server was behind the store at the first list, see listFirst
 	lagging  bool             // the API server rejected our position as too new, and check has not succeeded since
 	failures int              // since the last event, after which the pauses grow
@@ -107,7 +109,7 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 			reconcile.Pause(ctx, s.relistPause())
 		default:
 			busy := apierrors.IsTooManyRequests(err)
-			s.broken = s.broken || !busy // the check that broken causes would be one more request, and one to etcd
+			s.broken, s.wasBusy = s.broken || !busy, s.wasBusy || busy
 			m.recordAndWait(ctx, f.activity, fmt.Errorf("%s: %w", f.activity, err), &s.failures)
 			undecodable := errors.Is(err, errUndecodable)
 			if undecodable { // a watch from there would receive the same event again
@@ -152,6 +154,12 @@ func (s *follower) watch(ctx context.Context) error {
 	body, err := s.m.api.Watch(watching, s.only, s.version, limit)
 	if err != nil {
 		return err
+	}
+	if s.wasBusy { // meanwhile the store may have been restored
+		if err := s.check(ctx); err != nil {
+			_ = body.Close()
+			return err
+		}
 	}
 	s.m.succeeded(s.activity)
 	began := time.Now()

@@ -60,7 +60,7 @@ func (s *follower) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.broken, s.lagging = false, false // the store has answered: no other check before the next failure
+	s.broken, s.lagging, s.wasBusy = false, false, false // the store has answered: no other check before the next failure
 	if older(version, s.reached) {
 		return s.rewind(version)
 	}
@@ -148,7 +148,7 @@ func (s *follower) list(ctx context.Context) error {
 		return err
 	}
 	s.moveTo(version)
-	s.broken, s.rewound = false, false
+	s.broken, s.wasBusy, s.rewound = false, false, false
 	return nil
 }
 

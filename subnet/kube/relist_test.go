@@ -245,6 +245,50 @@ func TestBusyServer(t *testing.T) {
 	})
 }
 
+// A watch that the API server was too busy to open may begin in another store: it is checked once it is open. A later watch
+// is not, nor is one after a list.
+func TestRestoredWhileBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		version, lists, watches, checks := "1000", 0, 0, 0
+		busy := func() (int, []byte) {
+			return http.StatusTooManyRequests, kubetest.Encode(t, tooManyRequests(), "Status")
+		}
+		m := offline(t, false, func(r *http.Request) (int, []byte) {
+			switch q := r.URL.Query(); {
+			case q.Get("limit") != "":
+				checks++
+			case q.Get("watch") != "":
+				switch watches++; watches {
+				case 1:
+					version = "70" // restored
+				case 2, 3, 6:
+					return busy()
+				case 9:
+					return http.StatusGone, kubetest.Encode(t, &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired}, "Status")
+				case 11:
+					cancel()
+				}
+				return http.StatusOK, nil // the watch ends regularly
+			default:
+				if lists++; lists == 3 {
+					return busy()
+				}
+			}
+			return http.StatusOK, kubetest.Encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: version},
+				Items: []corev1.Node{*kubetest.Sample(0)}}, "NodeList")
+		})
+		var told []change
+		if err := m.follow(ctx, feed{activity: "test", handle: toSlice(&told)}); err != nil {
+			t.Fatal(err)
+		}
+		if len(told) != 3 || told[0].replaced || !told[1].replaced || told[2].replaced || checks != 3 { // before the first list, in watch 4 and in watch 7
+			t.Errorf("%d checks, handed over %+v", checks, told)
+		}
+	})
+}
+
 func busyServer(t *testing.T, nodes int, least, most time.Duration) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
