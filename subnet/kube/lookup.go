@@ -26,7 +26,7 @@ import (
 //
 //	state      cause                                    action                               next state
 //	-          a managed Node with an unknown podCIDR   choose the time of the request       due
-//	due        its time has come, or that of another    read it, with all that are new       asked
+//	due        its time has come, or that of another    read it, see startLookup             asked
 //	asked      the answer has a podCIDR                 hand the Node over                   -
 //	asked      the answer has none                      hand the Node over                   empty
 //	asked      the request fails                        choose one time for all it lacks     due
@@ -160,14 +160,23 @@ func (ls *lookups) whenDue(spread time.Duration) <-chan time.Time {
 	return time.After(time.Until(first))
 }
 
-// startLookup starts a request for the Nodes that are due, and for those that were never asked for, due or not.
+// startLookup starts a request for the Nodes that are due, for those that were never asked for, due or not, and for those
+// of failed requests that are due before the next request may be made.
 func (s *follower) startLookup(ctx context.Context) {
 	a := answer{}
 	version := "" // the latest of the wanted Nodes, so that the API server's memory has all of them
 	wanted := map[string]*storedNode{}
+	now, spread := time.Now(), s.spread()
+	// The next request for new Nodes, or for those of a failed request, is 1.25 to 3.75 times spread later, at the earliest.
+	// So all daemons together send 2,000 requests a second on average, and more only if spreadMax bounds the spread.
+	next := now.Add(spread + spread/4 + jitter(spread*5/2))
 	for name, l := range s.lookups.byName {
 		fresh := l.seen == "" && l.tries == 0 // never asked for
-		if l.asked || l.due.IsZero() || !fresh && time.Now().Before(l.due) {
+		until := now
+		if l.seen == "" { // else each batch of new Nodes would be repeated by requests of its own, when these fail
+			until = next
+		}
+		if l.asked || l.due.IsZero() || !fresh && l.due.After(until) {
 			continue
 		}
 		l.asked, l.due = true, time.Time{}
@@ -180,10 +189,7 @@ func (s *follower) startLookup(ctx context.Context) {
 	if len(a.asked) == 0 {
 		return
 	}
-	spread := s.spread()
-	// The next request for new Nodes, or for those of a failed request, is 1.25 to 3.75 times spread later, at the earliest.
-	// So all daemons together send 2,000 requests a second on average, and more only if spreadMax bounds the spread.
-	s.lookups.freshDue, s.lookups.freshFrom = time.Time{}, time.Now().Add(spread+spread/4+jitter(spread*5/2))
+	s.lookups.freshDue, s.lookups.freshFrom = time.Time{}, next
 	s.lookups.running++
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -267,8 +273,8 @@ func retryAfter(err error, tries int) time.Duration {
 // lookupActivity names the lookups in messages.
 func (s *follower) lookupActivity() string { return s.activity + ": podCIDRs" }
 
-// recordLookupResult records an outage or its end; nil is a success. A server that answers "too many requests" is not
-// an outage, and the lookups are due again later (handleAnswer). It may answer so before it looks at permissions.
+// recordLookupResult records an outage or its end; nil is a success. For lookups, "too many requests" is no outage: they
+// are due again later (handleAnswer). The API server may answer so before it looks at permissions.
 func (s *follower) recordLookupResult(err error) {
 	switch activity := s.lookupActivity(); {
 	case err == nil:

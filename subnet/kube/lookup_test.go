@@ -370,6 +370,43 @@ func TestFailedLookupsStayTogether(t *testing.T) {
 	})
 }
 
+// While requests fail, Nodes that appear later are read together with those before.
+func TestFailedLookupsMerge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var requests atomic.Int32
+		m := offline(t, false, func(*http.Request) (int, []byte) {
+			requests.Add(1)
+			return http.StatusTooManyRequests, kubetest.Encode(t, tooManyRequests(), "Status")
+		})
+		s := &follower{m: m, feed: feed{activity: "test"}, known: map[string]known{}, lookups: newLookups()}
+		for i := range 5000 {
+			s.known[fmt.Sprint(i)] = known{}
+		}
+		added, appear, over := 0, time.Tick(2*time.Second), time.After(10*time.Minute)
+		for running := true; running; {
+			select {
+			case <-appear:
+				for range 10 {
+					name := fmt.Sprint("new-", added)
+					s.lookups.request(&storedNode{Name: name, Hostname: name, UID: name, Version: "1"}, s.spread(), false)
+					added++
+				}
+			case <-s.lookups.whenDue(s.spread()):
+				s.startLookup(t.Context())
+			case a := <-s.lookups.answers:
+				if err := s.handleAnswer(t.Context(), a); err != nil {
+					t.Fatal(err)
+				}
+			case <-over:
+				running = false
+			}
+		}
+		if n := requests.Load(); n < 60 || n > 400 { // one in 2.5 s, on average
+			t.Errorf("%d requests in ten minutes", n)
+		}
+	})
+}
+
 // tooManyRequests is the answer of an API server that is too busy.
 func tooManyRequests() *metav1.Status {
 	s := apierrors.NewTooManyRequests("later", 1).Status()
