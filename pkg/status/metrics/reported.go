@@ -29,7 +29,7 @@ var rendered = []struct {
 	{"flanneld_refused_peers", "Peers that are used, but for which the operating system refused an entry.", nil},
 	{"flanneld_in_step", "1 if the last pass left the network up to date, else 0.", nil},
 	{"flanneld_config_pending", "1 if the network configuration in the store is pending, on trial, unproven, refused or left for the next start, else 0.", nil},
-	{"flanneld_store_silent_seconds", "How long the store of leases has not answered; 0: it answers.", nil},
+	{"flanneld_store_silent_seconds", "How long the store of leases has not answered, or has been too busy; 0: it answers.", nil},
 	{"flanneld_store_refuses", "1 if the store of leases answers, and refuses a request of this node for leases or the configuration, else 0.", nil},
 	{"flanneld_lease_remaining_seconds", "Time until this node's lease ends unless it is renewed.", nil},
 	{"flanneld_udp_packets_total", "Packets of pods that the udp backend sent to peers and received from them.", []string{"direction"}},
