@@ -83,7 +83,7 @@ var values = []struct {
 	{"alert FlanneldConfigPending", []place{{"dist/monitoring/rules.yaml", `alert: FlanneldConfigPending .+? for: (\w+)`},
 		{"Documentation/running.md", `has not been used for (.+?) \|`}}},
 	{"alert FlanneldStoreSilent", []place{{"dist/monitoring/rules.yaml", `flanneld_store_silent_seconds > (\d+)`},
-		{"Documentation/running.md", `API server has not answered for (.+?) \|`}}},
+		{"Documentation/running.md", `API server has not answered for (.+?), or`}}},
 	{"alert FlanneldStoreRefuses", []place{{"dist/monitoring/rules.yaml", `alert: FlanneldStoreRefuses .+? for: (\w+)`},
 		{"Documentation/running.md", `API server has refused .+? configuration for (.+?) \|`}}},
 	{"alert FlanneldLeaseEnds", []place{{"dist/monitoring/rules.yaml", `flanneld_lease_remaining_seconds < (\d+)`},
