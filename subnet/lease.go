@@ -79,7 +79,8 @@ func (l *Lease) SameNode(o *Lease) bool {
 }
 
 // Within reports whether a subnet of l equals a subnet of o, or lies in one. The reverse does not count: package peerset
-// takes l for the successor of a lost lease that l is within, and one large subnet would contain the leases of all nodes.
+// takes l for the successor of a lost lease that l is within, and in etcd, one large subnet could contain the leases
+// of all nodes.
 func (l *Lease) Within(o *Lease) bool {
 	return within(l.V4.Subnet, o.V4.Subnet) || within(l.V6.Subnet, o.V6.Subnet)
 }

@@ -35,7 +35,7 @@ func BenchmarkOneLeaseOf10000(b *testing.B) {
 	}
 	p := plan.New(subnet.Config{V4: subnet.Network{Prefix: netip.MustParsePrefix("10.0.0.0/8"), SubnetLen: 24}, Backend: "vxlan"}, *lease(0, 0), vxlanBackend)
 	in := newInbox()
-	keeper := peerset.NewKeeper("n00000", 0, slog.New(slog.DiscardHandler), in.setPeers)
+	keeper := peerset.NewKeeper("n00000", 0, true, slog.New(slog.DiscardHandler), in.setPeers)
 	var all []peerset.Change
 	for i := range 10_000 {
 		all = append(all, change(i, i))

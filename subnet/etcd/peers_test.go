@@ -20,7 +20,7 @@ const below = "/n/subnets/"
 func table(own string) (*peers, *subnet.Set) {
 	set, silence := &subnet.Set{}, slog.New(slog.DiscardHandler)
 	return &peers{log: silence, prefix: below, own: func() string { return below + own },
-		set: peerset.NewKeeper(below+own, 0, silence, func(s subnet.Set) { *set = s })}, set
+		set: peerset.NewKeeper(below+own, 0, false, silence, func(s subnet.Set) { *set = s })}, set
 }
 
 func entryOf(rev int64, name, value string) *mvccpb.KeyValue {

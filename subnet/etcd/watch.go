@@ -31,8 +31,9 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	case <-ctx.Done():
 		return nil
 	}
-	// The Keeper is the set of peers. It calls changed with each new set, on the goroutine that has changed it.
-	p := &peers{log: m.log, prefix: m.subnets, own: m.own.key, set: peerset.NewKeeper(m.own.key(), m.retain, m.log, changed)}
+	// The Keeper is the set of peers. It calls changed with each new set, on the goroutine that has changed it. false: the
+	// nodes choose their subnets.
+	p := &peers{log: m.log, prefix: m.subnets, own: m.own.key, set: peerset.NewKeeper(m.own.key(), m.retain, false, m.log, changed)}
 	defer p.set.Close()
 	m.watched.Follow(p.set)
 	m.own.mu.Lock()

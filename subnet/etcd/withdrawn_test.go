@@ -121,7 +121,7 @@ func TestOwnDeletedFirst(t *testing.T) {
 	st, n, key, all := among(t, etcdtest.Start(t), 6)
 	seen, l := n.watched.Peers(), at("192.168.64.99")
 	l.Name, l.V4.Subnet = key, netip.MustParsePrefix("10.5.250.0/24")
-	late := peerset.NewKeeper(key, n.retain, n.logs.Logger(), func(subnet.Set) {})
+	late := peerset.NewKeeper(key, n.retain, false, n.logs.Logger(), func(subnet.Set) {})
 	late.ApplyAll([]peerset.Change{{Name: key, Entry: peerset.Entry{Lease: &l}}}, false)
 	n.watched.Follow(late)
 	st.Delete(t.Context(), key)
@@ -143,7 +143,7 @@ func TestOwnDeletedFirst(t *testing.T) {
 func TestOwnIsMissedFirst(t *testing.T) {
 	t.Parallel()
 	st, n, key, _ := among(t, etcdtest.Start(t), 0)
-	late := peerset.NewKeeper(key, n.retain, n.logs.Logger(), func(subnet.Set) {})
+	late := peerset.NewKeeper(key, n.retain, false, n.logs.Logger(), func(subnet.Set) {})
 	var all, gone []peerset.Change
 	for i := range 7 {
 		l := at(fmt.Sprintf("192.168.64.%d", i))

@@ -21,7 +21,7 @@ func must(t testing.TB, err error) {
 
 // peersOf are the peers of a node, handed to changed.
 func peersOf(own string, changed func(subnet.Set)) *peers {
-	return &peers{set: peerset.NewKeeper(own, 0, slog.New(slog.DiscardHandler), changed)}
+	return &peers{set: peerset.NewKeeper(own, 0, true, slog.New(slog.DiscardHandler), changed)}
 }
 
 // FuzzChanges: whatever Nodes say, come and go, the set is the one that a fresh list of them gives.

@@ -12,7 +12,8 @@ import (
 // goroutine that has changed the set: this one, Hold's, the loop's (SetJudge), AcceptWithdrawal's or that of a timer.
 func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	own := m.ownName()
-	p := &peers{reporter: m.reporter, set: peerset.NewKeeper(own, m.o.Retain, m.log, func(s subnet.Set) {
+	// true: the cluster assigns the subnets.
+	p := &peers{reporter: m.reporter, set: peerset.NewKeeper(own, m.o.Retain, true, m.log, func(s subnet.Set) {
 		m.reporter.peersRetained(own, s)
 		changed(s)
 	})}

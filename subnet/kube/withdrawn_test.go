@@ -48,7 +48,7 @@ func TestNodesAreMissing(t *testing.T) {
 // that come back are peers like any other once they describe themselves, and the rest can be let go.
 func allNodesDeleted(t *testing.T, o outside) {
 	o.add("all-0", "10.244.0.0/24")
-	n := start(t, o.Server, "all-0", func(op *Options) { op.Retain = 5 * time.Minute })
+	n := start(t, o.Server, "all-0", func(op *Options) { op.Retain = time.Hour })
 	var names []string
 	make := func(i int) {
 		o.peer(fmt.Sprintf("all-%d", i), fmt.Sprintf("10.244.%d.0/24", i), fmt.Sprintf("192.168.0.%d", 100+i))
@@ -87,10 +87,12 @@ func allNodesDeleted(t *testing.T, o outside) {
 	if after, _ := n.Last(); !after.Leases[1].Equal(before.Leases[1]) || after.Leases[7] != before.Leases[7] {
 		t.Error("a retained peer is another one")
 	}
-	if count := n.AcceptWithdrawal(); count != 6 {
-		t.Errorf("%d were let go, want 6", count)
+	o.peer("all-10", "10.244.4.0/23", "192.168.0.110") // around the podCIDRs of all-4 and all-5
+	eventually.True(t, "it displaces two", func() bool { return retained(n.Recorder) == 4 })
+	if count := n.AcceptWithdrawal(); count != 4 {
+		t.Errorf("%d were let go, want 4", count)
 	}
-	n.Sees("all-2 all-9")
+	n.Sees("all-2 all-9 all-10")
 }
 
 // The Event names how many, and nodes that come late by name leave it to others.

@@ -15,7 +15,7 @@ import (
 func TestWhenLeasesAreValidated(t *testing.T) {
 	for seed := range uint64(3000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		lazy, eager, now := newSet(name(0), window), newSet(name(0), window), began
+		lazy, eager, now := newSet(name(0), window, false), newSet(name(0), window, false), began
 		change := func() Change {
 			i := rnd.IntN(12)
 			l := lease(i)

@@ -32,9 +32,9 @@ type Keeper struct {
 
 // NewKeeper returns a Keeper that calls changed with each new set, one call at a time,
 // from the first ApplyAll on. changed must not call methods of the Keeper. See newSet
-// for own and retain. The caller must call Close.
-func NewKeeper(own string, retain time.Duration, log *slog.Logger, changed func(subnet.Set)) *Keeper {
-	return &Keeper{log: log, changed: changed, set: newSet(own, retain)}
+// for own, retain and assigned. The caller must call Close.
+func NewKeeper(own string, retain time.Duration, assigned bool, log *slog.Logger, changed func(subnet.Set)) *Keeper {
+	return &Keeper{log: log, changed: changed, set: newSet(own, retain, assigned)}
 }
 
 // Close stops the Keeper: changed is not called any more.

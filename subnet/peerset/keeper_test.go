@@ -25,7 +25,7 @@ type recorder struct {
 // newRecorder returns a Keeper with peers 1 to n.
 func newRecorder(n int) *recorder {
 	k := &recorder{logs: &logtest.Log{}}
-	k.Keeper = NewKeeper(name(0), window, k.logs.Logger(), func(s subnet.Set) {
+	k.Keeper = NewKeeper(name(0), window, false, k.logs.Logger(), func(s subnet.Set) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.sets = append(k.sets, s)
@@ -107,7 +107,7 @@ func TestKeeperAccepts(t *testing.T) {
 // No set is handed over before the first list; an empty list is one.
 func TestKeeperWaitsForTheFirstList(t *testing.T) {
 	sets := 0
-	k := NewKeeper(name(0), window, (&logtest.Log{}).Logger(), func(subnet.Set) { sets++ })
+	k := NewKeeper(name(0), window, false, (&logtest.Log{}).Logger(), func(subnet.Set) { sets++ })
 	k.SetOwn(name(1))
 	k.SetOwnWithdrawn(true)
 	if sets != 0 {
@@ -122,7 +122,7 @@ func TestKeeperWaitsForTheFirstList(t *testing.T) {
 
 // A lease that is gone does not stay in memory with the changes that were handed over.
 func TestKeeperForgetsChanges(t *testing.T) {
-	k := NewKeeper(name(0), 0, slog.New(slog.DiscardHandler), func(subnet.Set) {})
+	k := NewKeeper(name(0), 0, false, slog.New(slog.DiscardHandler), func(subnet.Set) {})
 	defer k.Close()
 	l := lease(1)
 	former := weak.Make(l)
@@ -145,7 +145,7 @@ func TestKeeperReturnsMemory(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
-	k := NewKeeper(name(0), window, slog.New(slog.DiscardHandler), func(subnet.Set) {})
+	k := NewKeeper(name(0), window, false, slog.New(slog.DiscardHandler), func(subnet.Set) {})
 	defer k.Close()
 	k.ApplyAll([]Change{has(lease(1))}, false)
 	before := inUse()

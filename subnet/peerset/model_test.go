@@ -61,7 +61,8 @@ type model struct {
 	store map[string]Entry
 	gone  []gonePeer
 
-	claimed map[string]time.Time // as in set
+	claimed  map[string]time.Time // as in set
+	assigned bool
 }
 
 // gonePeer is a peer whose lease the store no longer has.
@@ -144,8 +145,9 @@ func (m *model) apply(changes []Change, replaced bool, now time.Time) {
 // displace drops the gone peers that a used lease claims.
 func (m *model) displace(added, fresh map[*subnet.Lease]bool) {
 	before := maps.Clone(m.claimed)
+	claimsSubnet := func(p *subnet.Lease, g gonePeer) bool { return p.Within(g.lease) || m.assigned && g.lease.Within(p) }
 	claims := func(p *subnet.Lease, g gonePeer) bool {
-		return before[p.Name].IsZero() && p.SameNode(g.lease) && (added[p] || fresh[g.lease] && p.Since > g.lease.Since) || added[p] && p.Within(g.lease)
+		return before[p.Name].IsZero() && p.SameNode(g.lease) && (added[p] || fresh[g.lease] && p.Since > g.lease.Since) || added[p] && claimsSubnet(p, g)
 	}
 	present := m.present()
 	all := slices.Clone(present)
@@ -158,7 +160,7 @@ func (m *model) displace(added, fresh map[*subnet.Lease]bool) {
 	m.drop(func(g gonePeer) (displaced bool) {
 		for _, p := range present {
 			if !losers[p] && claims(p, g) {
-				if displaced = true; !p.Within(g.lease) && g.until.After(m.claimed[p.Name]) {
+				if displaced = true; !claimsSubnet(p, g) && g.until.After(m.claimed[p.Name]) {
 					m.claimed[p.Name] = g.until
 				}
 			}
@@ -286,7 +288,8 @@ func TestRandomChanges(t *testing.T) {
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		nodes := 3 + rnd.IntN(30)
-		s, m := newSet(name(0), window), &model{own: name(0), judge: subnet.Trusting{}, store: map[string]Entry{}, claimed: map[string]time.Time{}}
+		assigned := seed%2 == 0
+		s, m := newSet(name(0), window, assigned), &model{own: name(0), assigned: assigned, judge: subnet.Trusting{}, store: map[string]Entry{}, claimed: map[string]time.Time{}}
 		now := began
 		var set subnet.Set
 		random := func() Change {
@@ -334,6 +337,7 @@ func TestRandomChanges(t *testing.T) {
 			case 1:
 				s.Accept()
 				m.gone = nil
+				clear(m.claimed)
 			case 2:
 				s.Expire(now)
 				m.expire(now)

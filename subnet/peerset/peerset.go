@@ -65,9 +65,10 @@ type Change struct {
 // Each exported method that changes the set is one call: it records by touch what
 // it changes, and finish ends it.
 type set struct {
-	own    string        // see newSet
-	retain time.Duration // see newSet
-	judge  subnet.Judge
+	own      string        // see newSet
+	retain   time.Duration // see newSet
+	assigned bool          // see newSet and claimsSubnet
+	judge    subnet.Judge
 
 	known     reconcile.CompactMap[string, entry]     // by name, what the store has, our own entry included
 	present   int                                     // number of peers in known with usable true, validated or not
@@ -147,9 +148,10 @@ type departed struct {
 
 // newSet returns an empty set. own is the name of this node in the store, "" if it
 // is not known yet. The peers of a mass withdrawal are retained for the time
-// retain; if it is 0, they are not.
-func newSet(own string, retain time.Duration) *set {
-	return &set{own: own, retain: retain, judge: subnet.Trusting{}, claimed: map[string]time.Time{}}
+// retain; if it is 0, they are not. assigned: the cluster assigns the nodes' subnets, as
+// subnet.Config.Assigned says.
+func newSet(own string, retain time.Duration, assigned bool) *set {
+	return &set{own: own, retain: retain, assigned: assigned, judge: subnet.Trusting{}, claimed: map[string]time.Time{}}
 }
 
 // SetJudge validates all leases again, and reports whether the set has changed.

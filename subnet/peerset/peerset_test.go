@@ -46,7 +46,7 @@ func span(from, to int) (numbers []int) {
 
 // filled returns the set of node 0, with peers 1 to n.
 func filled(n int) *set {
-	s := newSet(name(0), window)
+	s := newSet(name(0), window, false)
 	list := []Change{has(lease(0))}
 	for _, i := range span(1, n) {
 		list = append(list, has(lease(i)))
@@ -203,7 +203,7 @@ func TestReplacedStore(t *testing.T) {
 		{what: "one has no lease yet", do: apply(false, Change{Name: name(2), Entry: Entry{Windows: true}}), want: "(2) 8", deadline: replacedFor},
 		{what: "a day later", after: time.Second, do: nothing, want: "8", deadline: replacedFor - time.Second + window},
 	})
-	s := newSet(name(0), 0)
+	s := newSet(name(0), 0, false)
 	run(t, s, []step{
 		{what: "without retention", do: whole(false, has(lease(1)), has(lease(2)), has(lease(3)), has(lease(4))), want: "1 2 3 4"},
 		{what: "deleted ones are removed", do: apply(false, gone(1, 2, 3, 4)...), want: ""},
@@ -261,7 +261,7 @@ func TestJudgingTakesNoMemory(t *testing.T) {
 }
 
 func TestWindows(t *testing.T) {
-	s := newSet(name(0), window)
+	s := newSet(name(0), window, false)
 	windows := func(i int) Change { return Change{Name: name(i), Entry: Entry{Lease: lease(i), Windows: true}} }
 	check := func(what, want string) {
 		t.Helper()

@@ -115,6 +115,25 @@ func TestOneNameClaimsOneAddress(t *testing.T) {
 	}
 }
 
+// A lease with a subnet around those of retained peers displaces them if the cluster assigns the subnets, and it would be used
+// without them.
+func TestLeaseAroundRetainedPeers(t *testing.T) {
+	for _, c := range []struct {
+		assigned bool
+		gone     []int
+		retained int
+	}{{false, span(1, 12), 12}, {true, span(1, 12), 10}, {true, append(span(4, 12), 2), 10}} { // 10.1.2.0/23 is around 2 and 3
+		s := filled(12)
+		s.assigned = c.assigned
+		s.SetJudge(testJudge{})
+		s.Apply(gone(c.gone...), false, began)
+		s.Apply([]Change{has(sized(2, 1, 23))}, false, began)
+		if got := len(s.Subnets().Retained); got != c.retained {
+			t.Errorf("%+v: %d are retained", c, got)
+		}
+	}
+}
+
 func withName(l *subnet.Lease, name string) *subnet.Lease {
 	l.Name = name
 	return l
@@ -214,7 +233,7 @@ func TestConflictsAreResolvedForWithdrawals(t *testing.T) {
 // What other rules accept is a peer again, and is withdrawn by its deletion only.
 func TestJudgeChanges(t *testing.T) {
 	judge := func(j subnet.Judge) func(*set, time.Time) { return func(s *set, _ time.Time) { s.SetJudge(j) } }
-	s := newSet(name(0), window)
+	s := newSet(name(0), window, false)
 	list := []Change{has(lease(1)), has(lease(2))}
 	for _, i := range span(3, 6) {
 		list = append(list, has(backed(i, "junk")))
@@ -232,7 +251,7 @@ func TestJudgeChanges(t *testing.T) {
 // Our own lease is another node's only if a valid lease has its subnet. One that
 // contains it, or has our address, would lose against it.
 func TestClaimed(t *testing.T) {
-	s := newSet(name(0), window)
+	s := newSet(name(0), window, false)
 	s.SetJudge(testJudge{})
 	s.ApplyAll([]Change{has(sized(4, 1, 20)), has(backed(5, "junk")), has(leaseAt(6, 6)), has(sized(7, 2, 25)), has(leaseAt(8, 9)), has(backed(10, "other"))}, false, began)
 	for i, want := range map[int]bool{3: false, 4: false, 5: false, 6: true, 7: false, 8: true, 9: false, 10: true} {

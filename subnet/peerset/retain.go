@@ -108,11 +108,12 @@ func (s *set) Expire(now time.Time) (changed bool) {
 func (s *set) Next() time.Time { return s.next }
 
 // Accept drops all withdrawn peers, so that their count begins at zero again, and
-// reports whether the set has changed.
+// forgets who has claimed an address. It reports whether the set has changed.
 func (s *set) Accept() (changed bool) {
 	for name := range s.withdrawn.All() {
 		s.drop(name)
 	}
+	clear(s.claimed)
 	s.next = time.Time{}
 	return s.finish()
 }
@@ -207,8 +208,7 @@ type claim struct {
 //	has both leases for a while
 //	any other                                nothing: it was in a conflict with the peer before
 //
-// Nobody claims a subnet by a lease that contains it (see subnet.Lease.Within), because
-// one such lease could claim those of all nodes. For claims to addresses see claimsAddress.
+// See claimsSubnet and claimsAddress.
 func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 	if len(s.fresh) > 0 {
 		fresh := slices.DeleteFunc(s.fresh, func(d *departed) bool {
@@ -230,7 +230,7 @@ func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 			continue // it was removed by a later change of the same call
 		}
 		for _, d := range s.withdrawn.All() {
-			if s.claimsAddress(l, d) || l.Within(d.Lease) {
+			if s.claimsAddress(l, d) || s.claimsSubnet(l, d) {
 				claims = append(claims, claim{l, d})
 			}
 		}
@@ -249,11 +249,19 @@ func (s *set) claimsOf(l *subnet.Lease, fresh []*departed) (claims []claim) {
 	return claims
 }
 
+// claimsSubnet reports whether a lease claims the subnet of a withdrawn peer, or a part of it. A
+// lease with a subnet around it claims it only if the cluster assigns the subnets: with etcd, one
+// such lease could claim those of all nodes.
+func (s *set) claimsSubnet(l *subnet.Lease, d *departed) bool {
+	return l.Within(d.Lease) || s.assigned && d.Lease.Within(l)
+}
+
 // claimsAddress reports whether a lease claims the public address of a withdrawn peer. Once
 // the lease of a name has displaced a peer by a claim to its address, it claims no other
 // address until that peer would have expired: a compromised node can write the addresses
 // of all peers into its own lease, one after the other. A node whose address changes
-// that often for another reason needs no claim: it is used beside the peer.
+// that often for another reason needs no claim: it is used beside the peer, unless both
+// have one key or MAC address.
 func (s *set) claimsAddress(l *subnet.Lease, d *departed) bool {
 	_, claimed := s.claimed[l.Name]
 	return !claimed && l.SameNode(d.Lease)
@@ -283,7 +291,7 @@ func (s *set) displace(claimants []*subnet.Lease) {
 	losers := s.judge.Losers(leases)
 	for _, c := range claims {
 		if !losers[c.by] {
-			if until := c.of.Until; until.After(s.claimed[c.by.Name]) && !c.by.Within(c.of.Lease) {
+			if until := c.of.Until; until.After(s.claimed[c.by.Name]) && !s.claimsSubnet(c.by, c.of) {
 				s.claimed[c.by.Name] = until
 			}
 			s.drop(c.of.Lease.Name)
