@@ -68,14 +68,14 @@ func TestEqualSubnetsOfUnusualSize(t *testing.T) {
 	}
 }
 
-// A public IP inside another's subnet gets the peer with the IP rejected, if the cluster assigns the subnets, and else if the
-// subnet is not larger than the usual size.
+// A public IP inside another's subnet gets the peer with the IP rejected, if the cluster assigns the subnets, or the subnet is
+// of the usual size.
 func TestLoopsWithTwoLengths(t *testing.T) {
 	for _, c := range []struct {
 		owner    string
 		assigned bool
 		owners   bool // it is the owner that is rejected
-	}{{"10.5.7.0/25", false, false}, {"10.5.7.0/25", true, false}, {"10.5.7.0/24", false, false}, {"10.5.6.0/23", false, true}, {"10.5.6.0/23", true, false}} {
+	}{{"10.5.7.4/30", false, true}, {"10.5.7.4/30", true, false}, {"10.5.7.0/25", false, true}, {"10.5.7.0/25", true, false}, {"10.5.7.0/24", false, false}, {"10.5.6.0/23", false, true}, {"10.5.6.0/23", true, false}} {
 		owner, inside := peerLease(c.owner, "192.168.100.7", 7), peerLease("10.5.2.0/24", "10.5.7.5", 2)
 		p := newPlan(t, false)
 		p.cfg.Assigned = c.assigned

@@ -42,9 +42,10 @@ func (p *Plan) hostSubnetsOf(peer *peer) iter.Seq[netip.Prefix] {
 
 // rejectLoops returns conflicting together with the peers that are rejected because the public IP of one peer is inside
 // the subnet of another. conflicting has the peers that resolveConflicts has just rejected. Which of the two is rejected:
-//   - The peer with the public IP, however old its lease is, if the cluster assigns the subnets, or the subnet is not larger
-//     than the usual size (see Plan). A node publishes whatever public IP it likes.
-//   - Otherwise the owner of the subnet: with etcd, one lease with a large subnet could get many peers rejected.
+//   - The peer with the public IP, however old its lease is, if the cluster assigns the subnets, or the subnet is of the usual
+//     size (see Plan). A node publishes whatever public IP it likes.
+//   - Otherwise the owner of the subnet: with etcd, one lease with a subnet around the public IPs of others, or a small one
+//     around one of them, could get these peers rejected.
 //
 // conflicting and the result map peers to reasons. A peer in conflicting gets no other peer rejected, because it has neither
 // subnets nor paths. Loops are judged all at once, so that the result depends on no order: a peer that is rejected for one
@@ -71,7 +72,7 @@ func (p *Plan) rejectLoops(conflicting map[*peer]string) map[*peer]string {
 			for _, bits := range lengths {
 				switch owner, s := p.subnetOwner(e.PublicIP, bits, conflicting); {
 				case owner == nil:
-				case p.cfg.Assigned || bits >= p.cfg.NetworkOf(e.PublicIP).SubnetLen:
+				case p.cfg.Assigned || bits == p.cfg.NetworkOf(e.PublicIP).SubnetLen:
 					reject(peer, fmt.Sprintf("public IP %s is inside %s, the subnet of %s", e.PublicIP, s, owner.lease.Name))
 				default:
 					reject(owner, fmt.Sprintf("subnet %s contains the public IP of another node", s))
@@ -83,7 +84,7 @@ func (p *Plan) rejectLoops(conflicting map[*peer]string) map[*peer]string {
 	return loops
 }
 
-// lengths returns the lengths that subnets of peers have, those of the usual size first.
+// lengths returns the lengths that subnets of peers have.
 func (p *Plan) lengths() []int {
 	lengths := []int{p.cfg.V4.SubnetLen, p.cfg.V6.SubnetLen}
 	for peer := range p.unusual {
