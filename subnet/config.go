@@ -25,7 +25,7 @@ type Config struct {
 
 	// The daemon sets these, which ParseConfig leaves empty.
 
-	// Assigned: the cluster assigns the nodes' subnets (Kubernetes), whatever their length; no node can choose its own.
+	// Assigned: the cluster assigns the nodes' subnets (Kubernetes), whatever their length; no node can change its own.
 	Assigned bool
 	// Underlay are this node's own addresses on the underlay, as prefixes of one address, and the networks that it reaches
 	// there without a gateway.

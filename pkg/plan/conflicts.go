@@ -11,19 +11,19 @@ import (
 )
 
 // resolveConflicts decides which of the peers that claim the same resource, or overlapping subnets, are used, and returns
-// the others with the reason. All nodes decide alike, because they compare the same leases in the same order; only where
-// subnets of different sizes overlap does the order depend on this node's size (see overlapping). The cost depends on the
-// number of peers in conflicts, and with subnets of unusual size on that of all peers. Update calls it when a peer that may
-// be in a conflict was added or removed. plan.go explains unusual sizes, and the indexes of a Plan (claimants).
+// the others with the reason. All nodes decide alike, because they compare the same leases in the same order; only with etcd,
+// and where subnets of different sizes overlap, does the order depend on this node's size (see overlapping). The cost depends
+// on the number of peers in conflicts, and with subnets of unusual size on that of all peers. Update calls it when a peer that
+// may be in a conflict was added or removed. plan.go explains unusual sizes, and the indexes of a Plan (claimants).
 //
 // The peers are visited in the order of comparePrecedence, those in overlapping after all others. Each is rejected if it
 //  1. claims a tunnel end (a VTEP's MAC address) that is derived from the subnet of another peer,
 //  2. claims a resource that a peer before it has got, or
 //  3. is in overlapping, and a subnet of it overlaps a subnet of a peer that is used.
 //
-// Otherwise it gets its resources. A rejected peer gets none, so it cannot cause the rejection of a later one.
+// Otherwise it gets its resources. A peer that is rejected here gets none, so it cannot cause the rejection of a later one.
 //
-// Example, in a network with subnets of length /24, in the order in which the peers are visited:
+// Example with etcd, in a network with subnets of length /24, in the order in which the peers are visited:
 //
 //	lease  Since  subnet         VtepMAC  result
 //	A      10     10.5.50.0/24   m1       used
@@ -34,6 +34,8 @@ import (
 //
 // If m1 were derived from the subnet of B, then A would be rejected by 1 although its lease is older, B would be used, and
 // D would be rejected by 2.
+//
+// In Kubernetes, B, C and D are all in overlapping, and visited by age: C is used, and the other two are rejected.
 func (p *Plan) resolveConflicts() (conflicting map[*peer]string) {
 	if len(p.claimants) == 0 && len(p.unusual) == 0 {
 		return nil
@@ -85,9 +87,12 @@ func comparePrecedence(a, b *peer) int {
 	return cmp.Or(cmp.Compare(a.lease.Since, b.lease.Since), comparePeers(a, b))
 }
 
-// overlapping returns the peers with a subnet of unusual size that overlaps another peer's, and is not equal to it.
-// resolveConflicts visits them last, however old their leases are: otherwise one lease with a large subnet could get many
-// peers rejected. Equal subnets are resources, about which the age decides. sorted is the result of sortedSubnets.
+// overlapping returns the peers with a subnet that overlaps another peer's, and is not equal to it. Unless the cluster assigns
+// the subnets, these are only the peers whose overlapping subnet is of unusual size. resolveConflicts visits them last, however
+// old their leases are: otherwise one lease with a large subnet could get many peers rejected. A cluster may assign a subnet
+// around that of another node: after the node CIDR mask was reduced from /25 to /24, kube-controller-manager assigns a /24
+// again if one of its halves is released. Then the age decides, because the size would decide differently on each node. Equal
+// subnets are resources, about which the age decides, too. sorted is the result of sortedSubnets.
 func (p *Plan) overlapping(sorted ownedSubnets) map[*peer]bool {
 	overlaps := map[netip.Prefix]bool{}
 	var outer netip.Prefix // the last subnet that is not inside another one
@@ -100,9 +105,9 @@ func (p *Plan) overlapping(sorted ownedSubnets) map[*peer]bool {
 		}
 	}
 	peers := map[*peer]bool{}
-	for peer := range p.unusual {
-		if slices.ContainsFunc(peer.paths, func(path *dataplane.Path) bool { return overlaps[path.Dst] && !p.isUsual(path.Dst) }) {
-			peers[peer] = true
+	for _, s := range sorted {
+		if overlaps[s.subnet] && (p.cfg.Assigned || !p.isUsual(s.subnet)) {
+			peers[s.owner] = true
 		}
 	}
 	return peers
@@ -127,12 +132,11 @@ func (p *Plan) derives(peer *peer, r resource) bool {
 	return slices.ContainsFunc(peer.paths, func(path *dataplane.Path) bool { return tunnelEnd(path) == r && p.derived(path) })
 }
 
-// derived reports whether the tunnel end of a path is derived from the path's subnet. Subnets of unusual size that are much
-// smaller than the network do not count: an IPv6 network has so many of them that for any MAC address (46 bits are derived)
-// there is a subnet from which it is derived. The subnets that Kubernetes assigns are at most 16 bits longer than the
-// cluster's network, and those in 10.0.0.0/8 at most 22.
+// derived reports whether the tunnel end of a path is derived from the path's subnet. Unless the cluster assigns the subnets,
+// those of unusual size that are much smaller than the network do not count: an IPv6 network has so many of them that for any
+// MAC address (46 bits are derived) there is a subnet from which it is derived.
 func (p *Plan) derived(path *dataplane.Path) bool {
-	few := path.Dst.Bits() <= p.cfg.NetworkOf(path.Dst.Addr()).Prefix.Bits()+24
+	few := p.cfg.Assigned || path.Dst.Bits() <= p.cfg.NetworkOf(path.Dst.Addr()).Prefix.Bits()+24
 	return (few || p.isUsual(path.Dst)) && p.backend.Derived(path)
 }
 

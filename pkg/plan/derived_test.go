@@ -58,7 +58,8 @@ func TestDerivedAddressBeatsAge(t *testing.T) {
 	}
 }
 
-// With a subnet of a size of which an IPv6 network has very many, any MAC address could be made a derived one.
+// With a subnet of a size of which an IPv6 network has very many, any MAC address could be made a derived one, unless the
+// cluster assigns the subnets.
 func TestOddSubnetDerivesNothing(t *testing.T) {
 	for _, length := range []int{80, 81} { // of a network with length 56
 		victim, other := dualLease(50, 10), dualLease(48, 20)
@@ -71,6 +72,13 @@ func TestOddSubnetDerivesNothing(t *testing.T) {
 		}
 		if got := rejectedBy(newPlan(t, true), other, victim); !slices.Equal(got, []string{want.Name}) {
 			t.Errorf("length %d: rejected %v, want %s alone", length, got, want.Name)
+		}
+		for _, bits := range []int{64, length} {
+			own := dualLease(1, 1)
+			own.V6.Subnet = netip.PrefixFrom(own.V6.Subnet.Addr(), bits)
+			if got := rejectedBy(newPlanOf(t, own), other, victim); !slices.Equal(got, []string{victim.Name}) {
+				t.Errorf("length %d, assigned: the node with length %d rejects %v, want %s alone", length, bits, got, victim.Name)
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -10,9 +11,9 @@ import (
 	"flannel/subnet"
 )
 
-// newPlanOf returns the plan of a node with an IPv4 subnet, in a cluster that assigns subnets.
+// newPlanOf returns the plan of a node in a cluster that assigns subnets.
 func newPlanOf(t *testing.T, own *subnet.Lease) *Plan {
-	p := newPlan(t, false)
+	p := newPlan(t, own.V6.On())
 	cfg := p.cfg
 	cfg.Assigned = true
 	return New(cfg, *own, p.backend)
@@ -89,7 +90,17 @@ func TestLoopsWithTwoLengths(t *testing.T) {
 	}
 }
 
-// Nodes with subnets of different lengths, in a cluster whose subnets do not overlap, decide alike, whatever the others publish.
+// After kube-controller-manager has assigned a /24 of which another node has the second half, the older node is used.
+func TestAssignedAroundAnother(t *testing.T) {
+	older, around := since(peerLease("10.5.50.128/25", "192.168.100.2", 2), 1), since(peerLease("10.5.50.0/24", "192.168.100.3", 3), 2)
+	for _, own := range []string{"10.5.1.0/24", "10.5.1.0/25", "10.5.2.0/23"} {
+		if got := rejectedBy(newPlanOf(t, peerLease(own, "192.168.100.1", 1)), older, around); !slices.Equal(got, []string{around.Name}) {
+			t.Errorf("the node with %s rejects %v, want %s alone", own, got, around.Name)
+		}
+	}
+}
+
+// Nodes with subnets of different lengths, in a cluster that assigns them, decide alike, whatever the others publish.
 func TestAllLengthsDecideAlike(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(9, 10))
 	rejected := 0
@@ -100,7 +111,16 @@ func TestAllLengthsDecideAlike(t *testing.T) {
 			if rnd.IntN(8) == 0 {
 				ip = fmt.Sprintf("10.5.%d.%d", 64+rnd.IntN(40), rnd.IntN(256))
 			}
-			l := since(peerLease(fmt.Sprintf("10.5.%d.0/%d", 64+i, 24+rnd.IntN(3)), ip, rnd.IntN(60)), rnd.Int64N(30))
+			at := i
+			if rnd.IntN(4) == 0 { // maybe in another's subnet
+				at = rnd.IntN(40)
+			}
+			v4 := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(64 + at), byte(rnd.IntN(256))}), 22+rnd.IntN(5)).Masked()
+			l := since(peerLease(v4.String(), ip, rnd.IntN(60)), rnd.Int64N(30))
+			if l.Name = fmt.Sprint("lease ", i); rnd.IntN(2) == 0 {
+				v6 := netip.MustParsePrefix(fmt.Sprintf("2001:cafe:42:%x:%x00::/%d", 128+at, rnd.IntN(256), []int{63, 64, 72, 82}[rnd.IntN(4)])).Masked()
+				l.V6 = subnet.Endpoint{Subnet: v6, PublicIP: netip.MustParseAddr(fmt.Sprintf("fd00:100::%x", i+5)), Data: l.V4.Data}
+			}
 			switch rnd.IntN(6) {
 			case 0:
 				derive(l, l)
@@ -111,9 +131,14 @@ func TestAllLengthsDecideAlike(t *testing.T) {
 			}
 			set = append(set, l)
 		}
+		slices.SortFunc(set, subnet.Compare)
 		var first []subnet.Rejected
 		for i, bits := range []int{24, 25, 26} {
-			own := peerLease(netip.PrefixFrom(netip.MustParseAddr("10.5.1.0"), bits).String(), "192.168.100.1", 200)
+			own := dualLease(1, 0)
+			own.V4.Subnet = netip.PrefixFrom(own.V4.Subnet.Addr(), bits)
+			own.V6.Subnet = netip.PrefixFrom(own.V6.Subnet.Addr(), []int{64, 72, 82}[i])
+			own.V4.Data = json.RawMessage(`{"VNI":1,"VtepMAC":"02:00:00:00:ff:01"}`)
+			own.V6.Data = own.V4.Data
 			_, rejects := newPlanOf(t, own).Paths(set)
 			if i == 0 {
 				first = rejects

@@ -28,7 +28,8 @@ import (
 // says which leases nodes use, refuses it or prefers another. A lease of another configuration
 // (subnet.ErrOtherConfig) counts as valid here, because its node uses it. Keys of another
 // length are ignored for the subnet of the subnet file, because that subnet was this
-// node's, and every node prefers a lease of the usual length to an overlapping one of another.
+// node's, and nodes with a subnet of the usual length prefer a lease of that length to an
+// overlapping one of another.
 type taken struct {
 	cfg     subnet.Config
 	all     []record        // the leases of all records, reduced to the subnets in the network
