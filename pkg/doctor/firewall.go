@@ -12,7 +12,7 @@ import (
 
 // forwardAccepts is the check FL203 (its row is in linux.go): it evaluates the
 // host's rules for packets between pods of this node and of others. It is ok
-// although some of them are dropped, which is what network policies are for.
+// although some of them are dropped or queued as by a network policy.
 func forwardAccepts(s Snapshot) Finding {
 	var sources []string
 	for _, n := range s.podNetworks() {
@@ -21,12 +21,18 @@ func forwardAccepts(s Snapshot) Finding {
 	fix := "Delete the rule, or move it to the end of its chain, or accept the pod network before it: flanneld does not " +
 		"insert its rules before those of others, and a rule in another table cannot prevent the drop. If the rule is firewalld's: " +
 		strings.Join(sources, " && ") + " (it accepts all packets from these addresses, also to this node's own ports). If the chain FORWARD has no " +
-		"jump to FLANNEL-FWD, leave --iptables-forward-rules on (the default), and see in flanneld status whether the part firewall has errors."
-	partly := "" // the first rule that drops some
+		"jump to FLANNEL-FWD, leave --iptables-forward-rules on (the default), and see in flanneld status whether the part firewall has errors. " +
+		`If the rule is Docker's and names the address of a container: "allow-direct-routing": true in /etc/docker/daemon.json.`
+	partly, undecided := "", Finding{} // the first rule that drops or queues some, and why the result is not known
 	finding := s.evaluate(s.podFlows(), func(f flow, r ruleset.Result) Finding {
 		switch r.Verdict {
 		case ruleset.Dropped:
 			return fail(fix, "%s are dropped by %s", f.what, r.Rule)
+		case ruleset.Mostly:
+			if f.packet.In != ruleset.AnyDevice && f.packet.Out != ruleset.AnyDevice {
+				return warn(fix, "many of the %s may be dropped by %s", f.what, r.Rule)
+			} // the exceptions may be the devices of all pods
+			undecided = firstReason(undecided, undecidable("the devices of %s are not known, and some may be dropped by %s", f.what, r.Rule))
 		case ruleset.Partly:
 			partly = cmp.Or(partly, r.Rule)
 		}
@@ -34,9 +40,9 @@ func forwardAccepts(s Snapshot) Finding {
 	})
 	if finding.Verdict == OK {
 		if partly != "" {
-			finding.Seen += "; some of them may be dropped, as by a network policy: " + partly
+			finding.Seen += "; some of them may be dropped or queued, as by a network policy: " + partly
 		}
-		return firstReason(podDevicesKnown(s), finding)
+		return firstReason(podDevicesKnown(s), undecided, finding)
 	}
 	return finding
 }
@@ -69,7 +75,7 @@ func tunnelAccepted(s Snapshot) Finding {
 			return fail(f.fix, "%s are dropped by %s", f.what, r.Rule)
 		case r.Verdict == ruleset.Dropped:
 			return fail(f.fix, "%s are dropped %s by %s", f.what, f.peers, r.Rule)
-		case r.Verdict == ruleset.Partly:
+		case r.Verdict == ruleset.Partly || r.Verdict == ruleset.Mostly:
 			return warn(f.fix, "some of the %s may be dropped by %s", f.what, r.Rule)
 		}
 		return Finding{}
@@ -138,7 +144,7 @@ func (s Snapshot) hostRules(flows []flow) (rules *ruleset.Ruleset, missing Findi
 
 // evaluate evaluates the packets from or to any peer, and if that does not decide,
 // those of each peer. It returns the worst result (in the order of ruleset's Verdicts: Passes,
-// Partly, Undecided, Dropped), and the flow with the peers that have it, if not all have.
+// Partly, Mostly, Undecided, Dropped), and the flow with the peers that have it, if not all have.
 func (f flow) evaluate(rules *ruleset.Ruleset) (flow, ruleset.Result) {
 	all := rules.Evaluate(f.packet)
 	if all.Verdict == ruleset.Passes || all.Verdict == ruleset.Dropped || len(f.others) == 0 { // the same for each

@@ -61,6 +61,8 @@ func TestFirewalls(t *testing.T) {
 		{"a network policy with a set", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -d 10.5.3.7/32 -m set --match-set x src -j DROP", jump}, ""},
 		{"a network policy with a set, before RHEL's reject", "FL203", Fail, []string{":FORWARD ACCEPT [0:0]", ":fw - [0:0]", "-A FORWARD -d 10.5.3.7/32 -j fw",
 			"-A fw -m set --match-set x src -j DROP", "-A FORWARD -j REJECT", jump}, ""},
+		{"firewalld's reject behind ICMP", "FL203", Warn, []string{":FORWARD ACCEPT [0:0]", ":FWDI_public - [0:0]", "-A FORWARD -j FWDI_public",
+			"-A FWDI_public -p icmp -j ACCEPT", "-A FORWARD -j REJECT --reject-with icmp-host-prohibited", jump}, ""},
 		{"a queue for all pods", "FL203", Undecided, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j NFQUEUE --queue-num 1", jump}, ""},
 		{"a set of nft that iptables does not print", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j DROP", jump}, misprinted},
 		{"another table drops", "FL203", Fail, []string{":FORWARD ACCEPT [0:0]", jump}, nftBase("forward", "drop")},
@@ -149,7 +151,14 @@ func TestFirewallsForDocker(t *testing.T) {
 		s.rules(append(ofDocker, ":FORWARD DROP [0:0]", ":DOCKER - [0:0]", ":FLANNEL-FWD - [0:0]", "-A FORWARD -i docker0 -j ACCEPT",
 			"-A FORWARD -o docker0 -j DOCKER", "-A FORWARD -j FLANNEL-FWD", "-A FLANNEL-FWD -d 10.5.0.0/16 -j ACCEPT")...)
 	}
-	const drop = "-A DOCKER ! -i docker0 -o docker0 -j DROP"
+	const drop, port = "-A DOCKER ! -i docker0 -o docker0 -j DROP", "-A DOCKER -d 10.5.3.2/32 ! -i docker0 -o docker0 -p tcp -m tcp --dport 80 -j ACCEPT"
+	user := []string{":DOCKER-USER - [0:0]", "-A FORWARD -j DOCKER-USER", "-A DOCKER-USER -s 10.5.0.0/16 -d 10.5.3.0/24 -j ACCEPT", port, drop} // of install.md
+	raw := func(bridge string) []string {
+		return []string{"*raw", ":PREROUTING ACCEPT [0:0]", "-A PREROUTING -d 10.5.3.2/32 ! -i " + bridge + " -j DROP", "*filter"}
+	}
+	// As Docker's backend nftables has it.
+	const rawNFT = `{"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"daddr"}},"right":"10.5.3.2"}},
+		{"match":{"op":"!=","left":{"meta":{"key":"iifname"}},"right":"docker0"}},{"counter":{"packets":0,"bytes":0}},{"drop":null}`
 	checkAll(t, healthy, []testCase{
 		{"FL203", OK, "", func(s *Snapshot) { rules(s) }},
 		{"FL203", Fail, "flannel.1 DOCKER", func(s *Snapshot) { rules(s, drop) }},
@@ -158,8 +167,12 @@ func TestFirewallsForDocker(t *testing.T) {
 			rules(s, drop)
 			s.files(files...)
 		}},
-		{"FL203", OK, "", func(s *Snapshot) { // as install.md sets it up
-			rules(s, drop, ":DOCKER-USER - [0:0]", "-A FORWARD -j DOCKER-USER", "-A DOCKER-USER -s 10.5.0.0/16 -d 10.5.3.0/24 -j ACCEPT")
+		{"FL203", Warn, "flannel.1 DOCKER", func(s *Snapshot) { rules(s, port, drop) }},
+		{"FL203", OK, "", func(s *Snapshot) { rules(s, user...) }},
+		{"FL203", Warn, "flannel.1 raw", func(s *Snapshot) { rules(s, append(raw("docker0"), user...)...) }},
+		{"FL203", Warn, "flannel.1 10.5.3.2", func(s *Snapshot) {
+			rules(s, user...)
+			s.Linux.NFTables = Known(nftBase("prerouting", "accept", rawNFT))
 		}},
 		{"FL203", OK, "", func(s *Snapshot) { // it has a network of its own
 			rules(s, drop)

@@ -97,7 +97,7 @@ func nftCases() (cases []ruleCase) {
 	for _, rule := range nftDrops {
 		want := ruleset.Dropped
 		if strings.HasPrefix(rule, "limit") {
-			want = ruleset.Partly
+			want = ruleset.Mostly
 		}
 		cases = append(cases, ruleCase{"", inChain("input", "accept", lines(rule)), "in", want})
 	}
@@ -158,7 +158,7 @@ var iptablesCases = []ruleCase{
 	{rules: `ipt -t raw -A PREROUTING -p udp -j CT --notrack; ipt -A INPUT -m conntrack --ctstate UNTRACKED -j DROP`, way: "in", want: ruleset.Dropped},
 	{rules: `ipt -A INPUT -m string --algo bm --string zzz -j DROP`, way: "in", want: ruleset.Undecided},
 	{rules: `ipt -A INPUT -m string --algo bm --string zzz -j DROP; ipt -A INPUT -j DROP`, way: "in", want: ruleset.Dropped},
-	{rules: `ipt -A INPUT -m limit --limit 1/hour -j ACCEPT; ipt -A INPUT -j DROP`, way: "in", want: ruleset.Partly},
+	{rules: `ipt -A INPUT -m limit --limit 1/hour -j ACCEPT; ipt -A INPUT -j DROP`, way: "in", want: ruleset.Mostly},
 	{rules: `ipt -P FORWARD DROP; ipt -A FORWARD -s PODNET -j ACCEPT`, way: "frompod", want: ruleset.Passes},
 	{rules: `ipt -P FORWARD DROP; ipt -A FORWARD -i cni0 -j ACCEPT`, way: "topod", want: ruleset.Dropped},
 	{rules: `ipt -A FORWARD -o cni0 -p udp -j REJECT`, way: "topod", want: ruleset.Dropped},

@@ -267,7 +267,7 @@ func (c ruleCase) compare(t *testing.T, ipv6 bool) {
 	w := ways(ipv6)[c.way]
 	got := read(t).Evaluate(w.packet)
 	delivered := w.delivered(t)
-	if got.Verdict != c.want || (got.Verdict == ruleset.Dropped) == delivered && c.want != ruleset.Undecided && c.want != ruleset.Partly {
+	if got.Verdict != c.want || (got.Verdict == ruleset.Dropped) == delivered && c.want != ruleset.Undecided && c.want != ruleset.Mostly {
 		t.Errorf("%s %s, %s, IPv6 %t: evaluated to %v, want %v; delivered: %t; %s %s", c.program, strings.Join(strings.Fields(strings.TrimPrefix(c.rules, "table inet mine {\n"+sets)), " "), c.way, ipv6, got.Verdict, c.want, delivered, got.Rule, got.Reason)
 	}
 }

@@ -57,6 +57,7 @@ type Verdict int
 const (
 	Passes    Verdict = iota
 	Partly            // some of the packets are dropped, depending on what Packet leaves open
+	Mostly            // as Partly, but not as by a network policy, see walk.apply
 	Undecided         // the rules have conditions that this package cannot evaluate
 	Dropped
 )

@@ -35,8 +35,9 @@ func TestPrograms(t *testing.T) {
 		packet Packet
 		want   Verdict
 	}{
-		{"zones", incoming, Dropped}, {"zones", overIPv6, Dropped}, {"zones", trusted, Passes}, {"zones", incoming.with(other), Partly},
-		{"zones", outgoing, Passes}, {"zones", fromPods, Passes}, {"zones", toPods, Dropped},
+		{"zones", incoming, Dropped}, {"zones", overIPv6, Dropped}, {"zones", trusted, Passes}, {"zones", incoming.with(other), Mostly},
+		{"zones", outgoing, Passes}, {"zones", fromPods, Passes}, {"zones", toPods, Mostly},
+		{"zones", toPods.with(func(p *Packet) { p.Protocol = 6 }), Dropped}, {"zones", toPods.with(func(p *Packet) { p.Protocol = 1 }), Passes},
 		{"zones", incoming.with(func(p *Packet) { p.Protocol, p.DstPort = 6, 22 }), Passes},
 		{"services", incoming, Passes}, {"services", outgoing, Passes}, {"services", toPods, Passes}, {"services", fromPods, Passes},
 		{"services", incoming.with(func(p *Packet) { p.DstPort = 30053 }), Undecided}, // goes to a pod
@@ -118,7 +119,17 @@ func TestIPTables(t *testing.T) {
 		{"kube-router", policy + ";-A fw -m set --match-set KUBE-SRC-A src -m set --match-set KUBE-DST-A dst -j MARK --set-xmark 0x10000/0x10000;" +
 			"-A fw -m mark ! --mark 0x10000/0x10000 -j REJECT;-A fw -j MARK --set-xmark 0x20000/0x20000;-A FORWARD -m mark --mark 0x20000/0x20000 -j ACCEPT", toPods, Partly},
 		{"one pod, and all others", policy + ";-A fw -j DROP;-A FORWARD -j DROP", toPods, Dropped},
-		{"a part of one pod, and all others", policy + ";-A fw -p tcp -j ACCEPT;-A fw -j DROP;-A FORWARD -j DROP", toPods, Partly},
+		{"a part of one pod, and all others", policy + ";-A fw -p tcp -j ACCEPT;-A fw -j DROP;-A FORWARD -j DROP", toPods, Mostly},
+		{"a part of one pod", policy + ";-A fw -p tcp -j ACCEPT;-A fw -j DROP", toPods, Partly},
+		{"a published port of Docker", "*filter;:FORWARD ACCEPT [0:0];:DOCKER - [0:0];-A FORWARD -o cni0 -j DOCKER;" +
+			"-A DOCKER -d 10.5.3.2/32 ! -i cni0 -o cni0 -p tcp -m tcp --dport 80 -j ACCEPT;-A DOCKER ! -i cni0 -o cni0 -j DROP", toPods, Mostly},
+		{"a container of Docker in the table raw", "*raw;:PREROUTING ACCEPT [0:0];-A PREROUTING -d 10.5.3.2/32 ! -i cni0 -j DROP", toPods, Mostly},
+		{"a flag in the table raw", "*raw;:PREROUTING ACCEPT [0:0];-A PREROUTING -p tcp -m tcp --tcp-flags SYN,FIN SYN,FIN -j DROP", toPods, Partly},
+		{"ufw without routed packets", "*filter;:FORWARD DROP [0:0];:before - [0:0];:reject - [0:0];-A FORWARD -j before;-A FORWARD -j reject;" +
+			"-A before -p icmp -m icmp --icmp-type 8 -j ACCEPT;-A reject -j REJECT --reject-with icmp-port-unreachable;-A FORWARD -j ACCEPT", toPods, Mostly},
+		{"a policy behind an exception", "*filter;:FORWARD DROP [0:0];-A FORWARD -p icmp -j ACCEPT", toPods, Mostly},
+		{"a chain for some, with an exception", "*filter;:FORWARD ACCEPT [0:0];:tcp - [0:0];-A FORWARD -p tcp -g tcp;-A tcp -p tcp -m tcp --dport 80 -j ACCEPT;-A tcp -j DROP", toPods, Partly},
+		{"the same with a jump", "*filter;:FORWARD ACCEPT [0:0];:tcp - [0:0];-A FORWARD -p tcp -j tcp;-A tcp -p tcp -m tcp --dport 80 -j ACCEPT;-A tcp -j DROP", toPods, Partly},
 		{"all pods in two rules", "*filter;:FORWARD DROP [0:0];-A FORWARD -m iprange --src-range 10.5.0.0-10.5.255.255 -j ACCEPT", toPods, Passes},
 		{"a device with a comma", "*filter;:INPUT ACCEPT [0:0];-A INPUT -i eth0,eth1 -j DROP", incoming, Passes},
 		{"devices with a beginning", "*filter;:INPUT ACCEPT [0:0];-A INPUT -i eth+ -j DROP", incoming, Dropped},

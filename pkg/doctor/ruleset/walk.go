@@ -96,15 +96,18 @@ func (w *walk) v4() bool { return w.packet.Dst.Addr().Is4() }
 // base runs the packets through a base chain.
 func (w *walk) base(c *chain) {
 	w.why = ""
-	if through, _ := w.chain(c, w.enters(c)); c.drops {
-		w.dropped(through, c.place+": policy drop")
+	r := run{reach: w.enters(c)}
+	r.whole = r.reach == yes
+	if r.reach, _ = w.chain(c, r); c.drops {
+		w.apply(yes, verdict{kind: drop}, c.place+": policy drop", &r)
 	}
 }
 
-// dropped records that the packets are dropped at a rule or policy if they reach
-// it.
-func (w *walk) dropped(reached answer, rule string) {
-	verdict := [...]Verdict{no: Passes, yes: Dropped, some: Partly, part: Partly, atMostPart: Partly, unknown: Undecided}[reached]
+// verdictOf has the verdict if a rule or policy drops the packets that reach it.
+var verdictOf = [...]Verdict{no: Passes, yes: Dropped, some: Partly, part: Partly, atMostPart: Partly, unknown: Undecided}
+
+// dropped records the verdict of a rule or policy that drops.
+func (w *walk) dropped(verdict Verdict, rule string) {
 	if verdict <= w.result.Verdict {
 		return
 	}
@@ -125,26 +128,27 @@ func (w *walk) unknown(format string, args ...any) answer {
 // run is the state of the packets in one chain.
 type run struct {
 	reach answer // which packets are at the current rule
+	whole bool   // the way into the chain, from the base chain on, has no condition that only some packets meet
 	left  answer // which left the chain by return or goto, and continue in the caller
 	ended bool   // some ended in the chain, and were not dropped
 }
 
-// chain runs the packets of reach through a chain, and through the chains that it jumps to.
+// chain runs the packets of r.reach through a chain, and through the chains that it jumps to.
 // through tells which of them come out of it again. all is true if all others were dropped:
 // dropped has recorded that, so that they can go on like those that come out.
-func (w *walk) chain(c *chain, reach answer) (through answer, all bool) {
+func (w *walk) chain(c *chain, r run) (through answer, all bool) {
 	if w.depth++; w.depth > maxDepth {
 		w.depth--
 		return w.unknown("more than %d jumps", maxDepth), false
 	}
 	defer func() { w.depth-- }()
-	r := run{reach: reach}
+	reach := r.reach
 	for _, rule := range c.rules {
 		if r.reach == no || w.result.Verdict == Dropped {
 			break
 		}
 		if w.budget--; w.budget < 0 {
-			w.dropped(w.unknown("the rules are too many"), c.describe(rule))
+			w.dropped(verdictOf[w.unknown("the rules are too many")], c.describe(rule))
 			break
 		}
 		w.rule(c, rule, &r)
@@ -184,21 +188,29 @@ func (w *walk) apply(match answer, v verdict, rule string, r *run) {
 		// r.reach stays if the rule drops only some, and r.ended in any case: if a later rule, also of
 		// the caller, drops everything that reaches it, then none of the packets is left, and the result
 		// is Dropped.
-		w.dropped(reached, rule)
+		//
+		// A network policy drops packets of single pods, or of those in a chain for them, after routing.
+		// The verdict is worse if a chain that all packets pass ends with a drop, behind rules that accept
+		// exceptions, or if the rule for single pods is before routing, as Docker's in the table raw.
+		verdict := verdictOf[reached]
+		if r.whole && match == yes && reached == some || w.hook == "prerouting" && reached == part {
+			verdict = Mostly
+		}
+		w.dropped(verdict, rule)
 		if match == yes {
 			r.reach = no
 		}
 	case elsewhere:
-		w.dropped(and(reached, w.unknown("where the packets go")), rule) // this reason only if there is no other yet
+		w.dropped(verdictOf[and(reached, w.unknown("where the packets go"))], rule) // this reason only if there is no other yet
 		r.ended, r.reach = true, unknown
 	case goBack:
 		r.left, r.reach = or(r.left, reached), rest
 	case jump:
-		if through, all := w.chain(v.target, reached); !all {
+		if through, all := w.chain(v.target, run{reach: reached, whole: r.whole && match == yes}); !all {
 			r.ended, r.reach = true, or(rest, through)
 		} // all: those that jumped are back, so r.reach is right
 	case goTo: // as jump, but those that come back leave this chain, too
-		through, all := w.chain(v.target, reached)
+		through, all := w.chain(v.target, run{reach: reached, whole: r.whole && match == yes})
 		r.ended = r.ended || !all
 		r.left, r.reach = or(r.left, through), rest
 	}
