@@ -134,6 +134,14 @@ func (s Snapshot) ownPlugin() (own plugin, found bool) {
 	return plugin{}, false
 }
 
+// otherDelegate returns the type of the delegate if that is not the plugin bridge, otherwise "".
+func (p plugin) otherDelegate() string {
+	if p.Delegate == nil || p.Delegate.Type == "bridge" {
+		return ""
+	}
+	return p.Delegate.Type
+}
+
 // realPath returns a path without the link /var/run.
 func realPath(p string) string {
 	p = path.Clean(p)
@@ -154,7 +162,7 @@ func (s Snapshot) bridgeName() string {
 		return ""
 	case d == nil:
 		return defaultBridge
-	case d.Type != "" && d.Type != "bridge":
+	case own.otherDelegate() != "":
 		return ""
 	default:
 		return cmp.Or(d.Bridge, defaultBridge)

@@ -199,13 +199,13 @@ func familyName(ipv6 bool) string {
 
 // podFlows returns the packets between pods of this node and of others.
 func (s Snapshot) podFlows() (flows []flow) {
-	inside := s.podBridges()
-	if len(inside) == 0 { // other CNI plugins use no bridge
-		inside = []string{ruleset.AnyDevice}
-	}
 	for _, n := range s.networks() {
 		if !n.Subnet.IsValid() || !n.Network.IsValid() {
 			continue
+		}
+		inside := s.podBridges(n.Subnet)
+		if len(inside) == 0 { // other CNI plugins use no bridge
+			inside = []string{ruleset.AnyDevice}
 		}
 		for _, bridge := range inside {
 			for _, tunnel := range s.podDevices(n.Subnet.Addr().Is6()) {
@@ -223,17 +223,18 @@ func (s Snapshot) podFlows() (flows []flow) {
 	return flows
 }
 
-// podBridges returns the names of the pods' bridge or, if it does not exist, of all bridges with an address of this node's
-// subnet: Docker and others that read no CNI configuration may have been given the subnet.
-func (s Snapshot) podBridges() (names []string) {
+// podBridges returns the names of the pods' bridge or, if it does not exist, of all bridges with an address of the
+// subnet: Docker and others that read no CNI configuration may have been given the subnet. nil: pods use no bridge,
+// or it does not exist.
+func (s Snapshot) podBridges(subnet netip.Prefix) (names []string) {
 	for _, b := range s.bridges() {
 		names = append(names, b.Name)
 	}
-	if len(names) > 0 {
+	if own, _ := s.ownPlugin(); len(names) > 0 || own.otherDelegate() != "" {
 		return names
 	}
 	for _, d := range s.Linux.Devices.Value {
-		if d.Type == "bridge" && s.hasAddress(d.Name, s.isOwn) {
+		if d.Type == "bridge" && s.hasAddress(d.Name, subnet.Contains) {
 			names = append(names, d.Name)
 		}
 	}

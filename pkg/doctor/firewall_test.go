@@ -174,6 +174,13 @@ func TestFirewallsForDocker(t *testing.T) {
 			rules(s, user...)
 			s.Linux.NFTables = Known(nftBase("prerouting", "accept", rawNFT))
 		}},
+		{"FL203", OK, "", func(s *Snapshot) { // docker0 has an address of the other family's subnet only
+			rules(s, drop)
+			s.onBridge("fd05::1/64")
+			n := reportOf(s).Node
+			n.Networks = append(n.Networks, status.Network{Network: pfx("fd05::/48"), Subnet: pfx("fd05::/64")})
+			s.Linux.IP6Tables = Known[[]Listing](nil)
+		}},
 		{"FL203", OK, "", func(s *Snapshot) { // it has a network of its own
 			rules(s, drop)
 			s.onBridge("172.17.0.1/16")
@@ -182,6 +189,19 @@ func TestFirewallsForDocker(t *testing.T) {
 			rules(s, drop)
 			s.Interfaces = Unknown[underlay.Snapshot]("unread")
 		}},
+	})
+}
+
+// Pods without a bridge: a bridge that was left behind is not taken for their device. A rule for devices may be about all.
+func TestFirewallsWithoutBridge(t *testing.T) {
+	rules := func(s *Snapshot, devices string) {
+		s.files(CNIFile{"10-flannel.conf", `{"type":"flannel","delegate":{"type":"ptp"}}`})
+		s.rules(":FORWARD DROP [0:0]", "-A FORWARD -i "+devices+" -j ACCEPT", "-A FORWARD -o "+devices+" -j ACCEPT")
+	}
+	checkAll(t, healthy, []testCase{
+		{"FL203", Undecided, "FORWARD", func(s *Snapshot) { rules(s, "cni0") }},
+		{"FL203", Undecided, "FORWARD", func(s *Snapshot) { rules(s, "lxc+") }},
+		{"FL203", OK, "", func(s *Snapshot) { rules(s, "+") }},
 	})
 }
 

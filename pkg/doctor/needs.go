@@ -172,8 +172,8 @@ func (s Snapshot) ofSubnetFile() string { return " with the subnet file " + s.Su
 // configuration is not known.
 func confCallsBridge(s Snapshot) Finding {
 	own, found := s.ownPlugin()
-	if d := own.Delegate; d != nil && d.Type != "" && d.Type != "bridge" {
-		return skip("the CNI configuration delegates to %s, so that pods have no ports of a bridge", d.Type)
+	if other := own.otherDelegate(); other != "" {
+		return skip("the CNI configuration delegates to %s, so that pods have no ports of a bridge", other)
 	}
 	return unless(found, s.noConf(s.ofSubnetFile()))
 }
