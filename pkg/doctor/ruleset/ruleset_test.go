@@ -130,6 +130,8 @@ func TestIPTables(t *testing.T) {
 		{"a policy behind an exception", "*filter;:FORWARD DROP [0:0];-A FORWARD -p icmp -j ACCEPT", toPods, Mostly},
 		{"a chain for some, with an exception", "*filter;:FORWARD ACCEPT [0:0];:tcp - [0:0];-A FORWARD -p tcp -g tcp;-A tcp -p tcp -m tcp --dport 80 -j ACCEPT;-A tcp -j DROP", toPods, Partly},
 		{"the same with a jump", "*filter;:FORWARD ACCEPT [0:0];:tcp - [0:0];-A FORWARD -p tcp -j tcp;-A tcp -p tcp -m tcp --dport 80 -j ACCEPT;-A tcp -j DROP", toPods, Partly},
+		{"the node's own address, if that is not known", "*filter;:INPUT ACCEPT [0:0];-A INPUT -d 192.168.0.3/32 -m set --match-set x src -j DROP",
+			incoming.with(func(p *Packet) { p.Dst = pfx("0.0.0.0/0") }), Undecided},
 		{"all pods in two rules", "*filter;:FORWARD DROP [0:0];-A FORWARD -m iprange --src-range 10.5.0.0-10.5.255.255 -j ACCEPT", toPods, Passes},
 		{"a device with a comma", "*filter;:INPUT ACCEPT [0:0];-A INPUT -i eth0,eth1 -j DROP", incoming, Passes},
 		{"devices with a beginning", "*filter;:INPUT ACCEPT [0:0];-A INPUT -i eth+ -j DROP", incoming, Dropped},
@@ -139,6 +141,26 @@ func TestIPTables(t *testing.T) {
 		r.AddIPTables(false, VariantLegacy, strings.Split(c.lines, ";"))
 		if got := r.Evaluate(c.packet); got.Verdict != c.want {
 			t.Errorf("%s: %+v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// The reason is a condition of the rule that decides, or of one that decides whether packets reach it.
+func TestReason(t *testing.T) {
+	for rules, want := range map[string]string{
+		"-A FORWARD -d 10.5.3.7/32 -m set --match-set a src -j DROP":                "b",
+		"-A FORWARD -m set --match-set a src -p icmp -s 192.168.0.0/24 -j ACCEPT":   "b",
+		"-A FORWARD -d 10.5.3.7/32 -m set --match-set a src -j ACCEPT":              "a",
+		"-A FORWARD -m set --match-set a src -j RETURN":                             "a",
+		"-A FORWARD -m set --match-set a src -j fw;-A fw -j ACCEPT":                 "a",
+		"-A FORWARD -m set --match-set a src -j fw;-A fw -p icmp -j RETURN":         "b",
+		"-A FORWARD -j fw;-A fw -m set --match-set a src -j RETURN;-A fw -j ACCEPT": "a",
+		"-A FORWARD -j to;-A to -g fw;-A fw -m set --match-set a src -j ACCEPT":     "a",
+	} {
+		var r Ruleset
+		r.AddIPTables(false, VariantLegacy, strings.Split("*filter;:FORWARD ACCEPT [0:0];:fw - [0:0];:to - [0:0];"+rules+";-A FORWARD -m set --match-set b src -j DROP", ";"))
+		if got := r.Evaluate(toPods); got.Verdict != Undecided || got.Reason != "--match-set "+want+" src" {
+			t.Errorf("%s: %+v, want the set %s", rules, got, want)
 		}
 	}
 }

@@ -89,7 +89,8 @@ func condition(text string, operands []operand, s set, negated bool) step {
 			found = not(found)
 		}
 		match := and(has, found)
-		switch isAddress := len(operands) == 1 && operands[0].domain == addresses && !fields[0].free; {
+		// Of all addresses (0.0.0.0/0), a single one may be that of all packets: the node's own, if it is not known.
+		switch isAddress := len(operands) == 1 && operands[0].domain == addresses && !fields[0].free && fields[0].low != (num{}); {
 		case match == unknown:
 			w.unknown("%s", text)
 		case match == some && isAddress && s.points && !negated:

@@ -151,7 +151,11 @@ func (w *walk) chain(c *chain, r run) (through answer, all bool) {
 			w.dropped(verdictOf[w.unknown("the rules are too many")], c.describe(rule))
 			break
 		}
+		why := w.why
 		w.rule(c, rule, &r)
+		if max(r.reach, r.left) < atMostPart {
+			w.why = why // where the packets are does not depend on a condition of this rule
+		}
 	}
 	if !r.ended {
 		return reach, true // all are at the end of the chain, or back in the caller, or dropped
