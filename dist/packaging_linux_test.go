@@ -1,6 +1,8 @@
 package dist_test
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,10 +11,10 @@ import (
 	"testing"
 )
 
-// packageScript runs a script of a package in a mount namespace where /etc/default, /etc/systemd/system and /run are
-// directories of root, and returns the arguments of each systemctl, deb-systemd-helper and deb-systemd-invoke. The service
-// is enabled if enabled is set.
-func packageScript(t *testing.T, root, script, arg string, enabled bool) (calls string) {
+// packageScript runs a script of a package in a mount namespace where /etc, /run and /var/lib are those of root. It returns
+// the arguments of each systemctl, deb-systemd-helper and deb-systemd-invoke, and what the script prints. The service is
+// enabled if enabled is set.
+func packageScript(t *testing.T, root, script, arg string, enabled bool) (calls, output string) {
 	t.Helper()
 	stub := func(name, text string) {
 		path := filepath.Join(root, "bin", name)
@@ -21,7 +23,7 @@ func packageScript(t *testing.T, root, script, arg string, enabled bool) (calls 
 			t.Fatal(err)
 		}
 	}
-	for _, dir := range []string{"bin", "default", "units", "run/systemd/system"} {
+	for _, dir := range []string{"bin", "etc", "run/systemd/system", "var/lib"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -35,16 +37,14 @@ func packageScript(t *testing.T, root, script, arg string, enabled bool) (calls 
 case $* in *is-enabled*) exit `+status+` ;; esac`)
 	stub("deb-systemd-helper", `echo "$*" >>`+root+"/calls")
 	stub("deb-systemd-invoke", `echo "$*" >>`+root+"/calls")
-	const inside = `mkdir -p /etc/default /etc/systemd/system
-mount --bind "$0/default" /etc/default
-mount --bind "$0/units" /etc/systemd/system
-mount --bind "$0/run" /run
-[ ! -e /usr/sbin/policy-rc.d ] || mount --bind /bin/true /usr/sbin/policy-rc.d
+	const inside = `[ ! -e /usr/sbin/policy-rc.d ] || mount --bind /bin/true /usr/sbin/policy-rc.d
+for dir in run var/lib etc; do mount --bind "$0/$dir" "/$dir"; done
 PATH="$0/bin:$PATH" exec sh "$@"`
-	if out, err := exec.Command("unshare", "--mount", "sh", "-euc", inside, root, filepath.Join("packaging", script), arg).CombinedOutput(); err != nil {
+	out, err := exec.Command("unshare", "--mount", "sh", "-euc", inside, root, filepath.Join("packaging", script), arg).CombinedOutput()
+	if err != nil {
 		t.Fatalf("%s: %v\n%s", script, err, out)
 	}
-	return read(t, root, "calls")
+	return read(t, root, "calls"), string(out)
 }
 
 // A package starts the service only if the default file has a setting, as the unit's ExecCondition demands, which systemd
@@ -66,11 +66,11 @@ func TestPackageStartsService(t *testing.T) {
 			{unset + "FLANNELD_IFACE=eth0\n", false, "try-restart"},
 		} {
 			root := t.TempDir()
-			if err := os.Mkdir(filepath.Join(root, "default"), 0o700); err != nil {
+			if err := os.MkdirAll(filepath.Join(root, "etc", "default"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			write(t, filepath.Join(root, "default", "flanneld"), c.settings)
-			calls := packageScript(t, root, script, arg, c.enabled)
+			write(t, filepath.Join(root, "etc", "default", "flanneld"), c.settings)
+			calls, _ := packageScript(t, root, script, arg, c.enabled)
 			if !strings.HasSuffix(calls, "\n--no-block "+c.want+" flanneld.service\n") {
 				t.Errorf("%s, enabled %t, want %s, with the settings\n%s\nit calls systemctl\n%s", script, c.enabled, c.want, c.settings, calls)
 			}
@@ -81,31 +81,69 @@ func TestPackageStartsService(t *testing.T) {
 // A unit in /etc replaces the package's unit of the same name. If it starts another program, such as flannel, the package
 // leaves its service alone.
 func TestPackageLeavesOtherUnit(t *testing.T) {
+	const masked = "/dev/null"
 	packaged := strings.Replace(read(t, "flanneld.service"), "/usr/local/bin/flanneld", "/usr/bin/flanneld", 1)
-	changes := regexp.MustCompile(`\b(enable|preset|disable|stop|(try-)?restart)\b.* flanneld\.service`)
-	for script, args := range map[string][]string{"deb/postinst": {"configure"}, "rpm/postinst": {"1", "2"}, "deb/prerm": {"remove"}, "rpm/prerm": {"0"}} {
+	changes := regexp.MustCompile(`\b(enable|preset|disable|stop|(try-)?restart|purge)\b.* flanneld\.service`)
+	for script, args := range map[string][]string{
+		"deb/postinst": {"configure"}, "rpm/postinst": {"1", "2"},
+		"deb/prerm": {"remove"}, "rpm/prerm": {"0"}, "deb/postrm": {"purge"},
+	} {
 		for _, arg := range args {
 			for unit, left := range map[string]bool{
 				"":       false,
+				masked:   false,
 				packaged: false, // as by systemctl edit --full
-				"[Service]\nExecStart=-/usr/bin/flanneld --iface=eth0\n":       false,
-				"[Service]\nExecStart=/opt/flannel/flanneld --iface=eth0\n":    true,
-				"[Service]\nExecStart=/usr/bin/flanneld-v0.26.1 -iface=eth0\n": true,
-				strings.Replace(packaged, "/usr/bin/", "/usr/local/bin/", 1):   true,
+				"[Service]\nExecStart=-/usr/bin/flanneld --iface=eth0\n":                   false,
+				"[Service]\nExecStart = \"/usr/bin/flanneld\" --iface=eth0\n":              false,
+				"[Service]\nExecStart=/usr/bin/nice -n -5 \\\n/usr/bin/flanneld\n":         false,
+				"[Service]\nExecStart=/bin/sh -c 'ulimit -n 4096; exec /usr/bin/flanneld'": false,
+				"[Service]\n # /usr/bin/flanneld\nExecStart=/opt/flannel/flanneld\n":       true,
+				"[Service]\nExecStart=/opt/flannel/usr/bin/flanneld --iface=eth0\n":        true,
+				"[Service]\nExecStart=/usr/bin/flanneld-v0.26.1 -iface=eth0\n":             true,
+				strings.Replace(packaged, "/usr/bin/", "/usr/local/bin/", 1):               true,
 			} {
 				root := t.TempDir()
-				for _, dir := range []string{"default", "units"} {
-					if err := os.Mkdir(filepath.Join(root, dir), 0o700); err != nil {
+				const records = "var/lib/systemd/deb-systemd-helper-enabled"
+				for _, dir := range []string{"etc/default", "etc/systemd/system", records + "/multi-user.target.wants"} {
+					if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
 						t.Fatal(err)
 					}
 				}
-				write(t, filepath.Join(root, "default", "flanneld"), "FLANNELD_IFACE=eth0\n")
-				if unit != "" {
-					write(t, filepath.Join(root, "units", "flanneld.service"), unit)
+				write(t, filepath.Join(root, "etc", "default", "flanneld"), "FLANNELD_IFACE=eth0\n")
+				path := filepath.Join(root, "etc", "systemd", "system", "flanneld.service")
+				if unit == masked {
+					if err := os.Symlink("/dev/null", path); err != nil {
+						t.Fatal(err)
+					}
+				} else if unit != "" {
+					write(t, path, unit)
 				}
-				calls := packageScript(t, root, script, arg, true)
+				record := filepath.Join(root, records, "flanneld.service.dsh-also")
+				link := filepath.Join(root, records, "multi-user.target.wants", "flanneld.service")
+				write(t, record, "/etc/systemd/system/multi-user.target.wants/flanneld.service\n")
+				write(t, link, "")
+				calls, output := packageScript(t, root, script, arg, true)
+				failed := func(text, value string) {
+					t.Helper()
+					t.Errorf("%s %s, with the unit\n%s\nin /etc, %s %s", script, arg, unit, text, value)
+				}
 				if changes.MatchString(calls) == left {
-					t.Errorf("%s %s, with the unit\n%s\nin /etc, calls\n%s", script, arg, unit, calls)
+					failed("calls", calls)
+				}
+				if !strings.HasSuffix(script, "prerm") && !strings.Contains(calls, "daemon-reload\n") {
+					failed("does not reload the units:", calls)
+				}
+				if strings.Contains(output, "/etc/systemd/system/flanneld.service") != (left && strings.HasSuffix(script, "postinst")) {
+					failed("prints", output)
+				}
+				// Without a record, the next upgrade would enable the service.
+				if script == "deb/postinst" && left && !strings.Contains(calls, "update-state flanneld.service\n") {
+					failed("records nothing:", calls)
+				}
+				for _, file := range []string{record, link} {
+					if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) != (script == "deb/postrm" && left) {
+						failed("deletes, or leaves, the record", file)
+					}
 				}
 			}
 		}

@@ -282,6 +282,10 @@ instead_of_flannel() {
 	active flannel || fail "flannel does not run"
 	! active || fail "it runs beside flannel"
 	lossless "back to flannel"
+	dpkg -i "$later"/flanneld_*.deb >/dev/null
+	settled
+	! systemctl is-enabled --quiet flanneld || fail "the upgrade enabled it"
+	! active || fail "the upgrade started it beside flannel"
 	systemctl disable --now flannel 2>/dev/null
 	/opt/flannel/flanneld cleanup >/dev/null
 	dpkg --purge flanneld >/dev/null
