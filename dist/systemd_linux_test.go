@@ -27,10 +27,11 @@ func settings(t *testing.T, name string) []string {
 	return all
 }
 
-// systemd parses the unit, warns of unknown lines, and rates what the service may do.
+// systemd parses the packages' unit, warns of unknown lines, and rates what the service may do.
 func TestSystemdUnit(t *testing.T) {
 	unit := read(t, "flanneld.service")
-	installed := strings.Replace(unit, "ExecStart=/usr/local/bin/flanneld", "ExecStart=/bin/true", 1)
+	condition := read(t, "packaging", "flanneld.condition")
+	installed := strings.Replace(unit, "ExecStart=/usr/local/bin/flanneld", condition+"ExecStart=/bin/true", 1)
 	if installed == unit {
 		t.Fatal("the unit does not start /usr/local/bin/flanneld")
 	}
