@@ -181,9 +181,16 @@ func (m *Machine) Fail(f Fault) {
 func (m *Machine) Heal() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.faults = nil
+	m.faults, m.hung = nil, false
 	close(m.healed)
 	m.healed = make(chan struct{})
+}
+
+// Hung reports whether a call has met a Fault with Hang since the last Heal.
+func (m *Machine) Hung() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.hung
 }
 
 // Turn changes the knobs with the machine locked.
@@ -234,6 +241,7 @@ func (m *Machine) takeFault(function string, args []string) (Fault, <-chan struc
 			continue
 		}
 		taken := *f
+		m.hung = m.hung || f.Hang
 		if f.Times--; f.Times == 0 { // one without a limit counts below 0
 			m.faults = append(m.faults[:i:i], m.faults[i+1:]...)
 		}

@@ -23,6 +23,7 @@ type Machine struct {
 	knobs  Knobs
 	faults []*Fault      // the first one that matches a call applies
 	healed chan struct{} // closed and replaced by Heal
+	hung   bool          // see Hung
 	body   Body          // carries out changes elsewhere, such as in the kernel; called with mu held
 
 	networks []*network

@@ -69,7 +69,7 @@ func TestLockWhileReading(t *testing.T) {
 		_, err := n.Ensure(context.WithoutCancel(t.Context()), pfx("10.244.1.0/24"))
 		done <- err
 	}()
-	eventually.True(t, "it reads", func() bool { return reading(n.m) })
+	eventually.True(t, "it reads", n.m.Hung)
 	unlock, err := hostLocal(n.DataDir + "/flannel.4096").lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -98,14 +98,13 @@ func TestLockWhileInPlace(t *testing.T) {
 			}
 		}
 		n.Client = hns.NewClient(n.m, hns.Timing{Query: 10 * time.Minute}) // the call does not end before the test says so
-		n.m.ForgetLog()
 		n.m.Fail(hnstest.Fault{Func: "HcnQueryEndpointProperties", Hang: true})
 		done := make(chan error, 1)
 		go func() {
 			_, err := n.Ensure(context.WithoutCancel(t.Context()), pfx("10.244.1.0/24"))
 			done <- err
 		}()
-		eventually.True(t, "it reads", func() bool { return reading(n.m) })
+		eventually.True(t, "it reads", n.m.Hung)
 		unlock, err := hostLocal(n.DataDir + "/flannel.4096").lock(t.Context())
 		if err != nil {
 			t.Errorf("published %t: %v", published, err)
@@ -138,7 +137,7 @@ func TestOtherProcessWhileReading(t *testing.T) {
 		v, err = n.Ensure(context.WithoutCancel(t.Context()), pfx("10.244.1.0/24"))
 		done <- err
 	}()
-	eventually.True(t, "it reads", func() bool { return reading(n.m) })
+	eventually.True(t, "it reads", n.m.Hung)
 	first, err := other.Ensure(t.Context(), pfx("10.244.1.0/24"))
 	if err != nil {
 		t.Fatal(err)
@@ -150,14 +149,4 @@ func TestOtherProcessWhileReading(t *testing.T) {
 	if first.Addr != ip("10.244.1.2") || v != first {
 		t.Errorf("the other process has %+v, this one has %+v", first, v)
 	}
-}
-
-// reading reports whether an endpoint was opened, to be read.
-func reading(m *hnstest.Machine) bool {
-	for _, c := range m.Log() {
-		if c.Func == "HcnOpenEndpoint" {
-			return true
-		}
-	}
-	return false
 }
