@@ -202,21 +202,28 @@ func (d *Driver) compareAddresses(host hns.Endpoint, id string) {
 	d.compared = id
 	d.background(func(ctx context.Context) {
 		read := map[string]bool{} // IDs of endpoints that need not be read again after HNS has not answered
+		silent := ""              // the endpoint about which HNS has not answered last: those behind it are read first
 		r := reconcile.Runner{
-			Retry: reconcile.Backoff{First: d.pace.Poll},
+			Retry: reconcile.Backoff{First: d.pace.Poll, Last: d.pace.Sweep},
 			Work: func(ctx context.Context) (time.Duration, error) {
 				ids, err := d.client.EndpointIDs(ctx, host.Network)
 				if err != nil {
 					return 0, err
 				}
-				ids = slices.DeleteFunc(ids, func(id string) bool { return read[id] })
-				for _, other := range ids {
+				behind := slices.Index(ids, silent) + 1
+				for _, other := range slices.Concat(ids[behind:], ids[:behind]) {
+					if read[other] {
+						continue
+					}
 					e, err := d.client.Endpoint(ctx, other)
 					if err != nil && !isRefusal(err) {
+						silent = other
 						return 0, err
 					}
 					read[other] = true // also one that HNS refuses to show, or that was deleted
-					if err == nil && strings.EqualFold(e.Network, host.Network) && e.ID != id {
+					if err != nil {
+						d.opts.Log.Debug("could not compare the addresses of an endpoint with those of the host's on the bridge", "endpoint", other, "error", err)
+					} else if strings.EqualFold(e.Network, host.Network) && e.ID != id {
 						d.compareAddress(host, e)
 					}
 				}

@@ -287,8 +287,8 @@ func TestForwardsOtherFamily(t *testing.T) {
 	})
 }
 
-// While the addresses of thousands of endpoints are compared, HNS does not answer one request in time, and always refuses
-// another: each other endpoint is read once, and the one with the host's address is named.
+// While the addresses of thousands of endpoints are compared, HNS does not answer one request in time, never answers about a
+// second endpoint, and refuses a third: each other one is read once, and the one with the host's address is named.
 func TestCompareAddressesContinues(t *testing.T) {
 	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{SharedAddresses: true}, func(w *windows) {
 		w.bring(time.Minute)
@@ -302,11 +302,12 @@ func TestCompareAddressesContinues(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.restart()
+		w.m.Fail(hnstest.Fault{Func: "HcnOpenEndpoint", Match: ids[200], Delay: time.Minute})
 		w.m.Fail(hnstest.Fault{Func: "HcnOpenEndpoint", Match: ids[500], Code: hns.InvalidParameter})
 		w.m.Fail(hnstest.Fault{Func: "HcnOpenEndpoint", Match: ids[800], Times: 1, Delay: time.Minute})
 		w.m.ForgetLog()
 		w.bring(time.Minute)
-		time.Sleep(5 * time.Minute)
+		time.Sleep(time.Hour)
 		reads := map[string]int{}
 		for _, c := range w.m.Log() {
 			if c.Func == "HcnOpenEndpoint" {
@@ -314,12 +315,9 @@ func TestCompareAddressesContinues(t *testing.T) {
 			}
 		}
 		for i, id := range ids {
-			want := 1
-			if i == 800 {
-				want = 2
-			}
-			if n := reads[strings.ToLower(id)]; n != want && id != w.Driver.endpoint {
-				t.Fatalf("endpoint %d was read %d times, want %d", i, n, want)
+			most := map[int]int{200: 10, 800: 2}[i] // the pauses after the silent one become longer
+			if n := reads[strings.ToLower(id)]; n < 1 || n > max(1, most) && id != w.Driver.endpoint {
+				t.Errorf("endpoint %d was read %d times, want at most %d", i, n, max(1, most))
 			}
 		}
 		if n := w.log.Count("cause="+causeSharedAddress, "endpoint=pod"); n != 1 {
