@@ -178,8 +178,8 @@ var errNotInPlace = errors.New("the source VIP is not in place")
 // endpoint. It returns v with the address and the endpoint. endpoint is the ID of the one
 // that was published last, "" if there is none. There can be thousands of endpoints, so
 // reserve reads all of them only if the source VIP is not in place: reserved, and the
-// address of an endpoint that is known (known). It reads all that, or all of them, without
-// host-local's lock, since plugins wait for the lock.
+// address of an endpoint that is known (known). It reads these endpoints, or all of them,
+// before it takes host-local's lock, for which plugins wait.
 func (k VIPKeeper) reserve(ctx context.Context, n hns.Network, v VIP, endpoint string) (VIP, error) {
 	const known, all = false, true // which endpoints reserveLocked gets
 	endpoints, err := k.known(ctx, n, endpoint)
@@ -215,7 +215,8 @@ func (k VIPKeeper) known(ctx context.Context, n hns.Network, id string) ([]hns.E
 // ones (all is false), it returns errNotInPlace unless one of them has an address that is
 // ours. It holds host-local's lock all the time, so that neither a pod nor another flanneld
 // process can take the address. Before it chooses an address, it reads the known endpoints
-// with the lock: another process may have created ours meanwhile.
+// with the lock: another process may have created ours meanwhile. On an HNS that cannot look
+// for a name, that reads all of them.
 func (k VIPKeeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endpoints []hns.Endpoint, all bool) (_ VIP, err error) {
 	s := hostLocal(v.Store)
 	unlock, err := s.lock(ctx)
@@ -224,11 +225,11 @@ func (k VIPKeeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endp
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	if all {
-		known, err := k.known(ctx, n, "")
+		named, err := k.known(ctx, n, "")
 		if err != nil {
 			return VIP{}, err
 		}
-		endpoints = append(known, slices.DeleteFunc(endpoints, func(e hns.Endpoint) bool { return e.Name == endpointName })...)
+		endpoints = append(named, slices.DeleteFunc(endpoints, func(e hns.Endpoint) bool { return e.Name == endpointName })...)
 	}
 	ours, others, err := s.list()
 	if err != nil {
