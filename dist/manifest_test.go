@@ -64,7 +64,11 @@ var refused = map[string]string{
 	"seLinuxOptions: {typ: spc_t}\n":         "typ",
 	"flannel: {mtu: 1400 bytes}\n":           "mtu",
 	"flannel: {healthz: {port: http}}\n":     "port",
+	"flannel: {vni: '0100'}\n":               "vni", // would be 64
+	"flannel: {healthz: {port: '08080'}}\n":  "port",
 	"args: [--healthz-port, '8080']\n":       "--healthz-port",
+	"args: [--healthz-port=08080]\n":         "--healthz-port=08080",
+	"args: [--healthz-port=$(PORT)]\n":       "--healthz-port=$(PORT)", // the probes cannot follow it
 }
 
 func render(t *testing.T, args ...string) (string, error) {

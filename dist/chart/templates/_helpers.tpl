@@ -37,7 +37,10 @@ ours with the same meaning. "ignored" lists what has no effect.
 {{- if regexMatch "^--?(kube-annotation-prefix|healthz-(ip|port))$" . }}{{ fail (printf "args: write %s and its value as one argument, with = between them" .) }}{{ end }}
 {{- if regexMatch "^--?kube-annotation-prefix=" . }}{{ $_ := set $v "annotationPrefix" (include "flannel.prefix" $value) }}{{ end }}
 {{- if regexMatch "^--?healthz-ip=" . }}{{ $_ := set $v "argIP" $value }}{{ $args = without $args . }}{{ end }}
-{{- if regexMatch "^--?healthz-port=[0-9]+$" . }}{{ $_ := set $v "argPort" $value }}{{ $args = without $args . }}{{ end }}
+{{- if regexMatch "^--?healthz-port=" . }}
+{{- if not (regexMatch "^(0|[1-9][0-9]*)$" $value) }}{{ fail (printf "args: %s: the port must be a number without leading zeros" .) }}{{ end }}
+{{- $_ := set $v "argPort" $value }}{{ $args = without $args . }}
+{{- end }}
 {{- end }}
 {{- $_ := set $v "args" $args }}
 {{- if not (get $v "metrics") }}{{ $_ := set $v "metrics" (get (include "flannel.defaults" . | fromYaml) "metrics") }}{{ end }}{{/* --reuse-values */}}
