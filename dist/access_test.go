@@ -225,7 +225,7 @@ func knowsPrefix(t *testing.T, s *kubetest.Server) {
 	t.Helper()
 	flannel := s.As(s.Token("node1"))
 	enforced(t, flannel)
-	for key, fails := range map[string]string{"example.com/net-backend-type": "", prefix + "backend-type": "begin with example.com/net-; set another --kube-annotation-prefix"} {
+	for key, fails := range map[string]string{"example.com/net-backend-type": "", prefix + "backend-type": "this policy has the prefix example.com/net-: it must be that of --kube-annotation-prefix"} {
 		// The server may still use the former policy for a moment.
 		eventually.Nil(t, key, func() error {
 			_, err := flannel.CoreV1().Nodes().Patch(t.Context(), "node1", types.StrategicMergePatchType, []byte(annotate(key, "vxlan")), metav1.PatchOptions{}, "status")
