@@ -372,13 +372,14 @@ func TestCommandsOfManifest(t *testing.T) {
 	// The next release also has another manifest.
 	pages := filepath.Join(nettest.Root(t), "Documentation")
 	u.run("rm Documentation; mkdir Documentation; sed 's/GracePeriodSeconds: 10/GracePeriodSeconds: 20/' " + pages + "/kube-flannel.yml >Documentation/kube-flannel.yml")
-	u.run(u.block("upgrade.md", "upgrade-kubernetes"))
+	u.run(u.block("upgrade.md", "upgrade-kubernetes") + u.block("upgrade.md", "upgrade-kubernetes")) // as after a timeout
 	u.podRuns("node2", laterImage)
 	u.graces(20)
 	u.run("rm -r Documentation; ln -s " + pages)
 	u.run(u.block("upgrade.md", "rollback-kubernetes"))
 	u.podRuns("node1", ourImage)
 	u.graces(10)
+	u.run("grep -F v1.2.3 flanneld/kustomization.yaml") // so that the next change by it keeps the release
 
 	policies := u.s.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	if _, err := policies.Get(t.Context(), "flannel", metav1.GetOptions{}); err != nil {
