@@ -13,9 +13,10 @@ func (c *call) node() cleaner {
 const aboutCleanup = `Removes everything that flanneld and flannel left on this node: devices, routes, firewall rules and files.
 It refuses to do so beside a running flanneld or flannel with the same subnet file: stop it first. If that
 is the default subnet file, and the file is gone, it refuses beside any flanneld or flannel, because then it
-would remove what any of them made. On Linux, a subnet file that cannot be read is an error, and nothing is
-removed: repair the file. If it is the default one, and no other flanneld has a network on this host, it may be
-deleted instead. --dry-run lists what would be removed, also beside a running daemon.`
+would remove what any of them made. On Windows it only finds a flanneld with the same subnet file: stop any other
+flanneld or flannel yourself. On Linux, a subnet file that cannot be read is an error, and nothing is removed:
+repair the file. If it is the default one, and no other flanneld has a network on this host, it may be deleted
+instead. --dry-run lists what would be removed, also beside a running daemon.`
 
 // cleanupAnswer is the JSON document of cleanup.
 type cleanupAnswer struct {

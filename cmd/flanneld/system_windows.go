@@ -82,8 +82,9 @@ func openProbes() (probeConn, error) { return nil, errors.ErrUnsupported }
 // prepareSwitch is for the command prepare.
 var prepareSwitch = windows.Prepare
 
-// daemonBeside returns nil: no daemon runs that a command like cleanup would disturb, except
-// one that holds the lock of the subnet file, which the command takes before.
+// daemonBeside returns nil: it looks for no daemons. A flanneld with the same subnet file holds
+// the lock of that file, which the command takes before. The user has to stop any other
+// flanneld and flannel, as the help of cleanup says.
 func (c *call) daemonBeside() error { return nil }
 
 // releaseProgram does nothing: Windows trims the working sets of processes itself.
