@@ -48,7 +48,7 @@ func TestKubernetesHasTheFlags(t *testing.T) {
 		source string
 	}{
 		{proxy, kubernetesFile(t, module, "cmd", "kube-proxy", "app", "options.go") + kubernetesFile(t, module, "cmd", "kube-proxy", "app", "init_windows.go")},
-		{kubeletFlags(nodeSettings{KubeletFeatureGates: "A=true"}, "c"),
+		{append(kubeletFlags(nodeSettings{KubeletFeatureGates: "A=true"}, "c"), runtimeFlag(nil, "e")...),
 			kubernetesFile(t, module, "cmd", "kubelet", "app", "options", "options.go") + kubernetesFile(t, module, "cmd", "kubelet", "app", "options", "osflags_windows.go")},
 	} {
 		for _, flag := range c.flags {
@@ -58,7 +58,7 @@ func TestKubernetesHasTheFlags(t *testing.T) {
 			}
 		}
 	}
-	if count < 17 {
+	if count < 18 {
 		t.Errorf("only %d flags", count)
 	}
 }
@@ -107,6 +107,31 @@ func TestKubeletKnowsItsConfiguration(t *testing.T) {
 	check("KubeletX509Authentication", authentication["x509"], fields("KubeletX509Authentication"), 1)
 	if raw, err = kubeletConfig(nodeSettings{ClientCA: ca + ".none"}); err != nil || strings.Contains(string(raw), "x509") {
 		t.Errorf("without a CA: %s, %v", raw, err)
+	}
+}
+
+// kubelet gets the container runtime by a flag if its configuration has none, as that of kubeadm.
+func TestRuntimeOfKubelet(t *testing.T) {
+	const endpoint = "npipe:////./pipe/c"
+	written, err := kubeletConfig(nodeSettings{ContainerRuntimeEndpoint: endpoint})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for config, named := range map[string]bool{
+		string(written): true,
+		"kind: KubeletConfiguration\ncontainerRuntimeEndpoint: npipe:////./pipe/other\n": true,
+		"containerRuntimeEndpoint: \"npipe:////./pipe/other\" # set\r\n":                 true,
+		`{"kind":"KubeletConfiguration","containerRuntimeEndpoint":"npipe://x"}`:         true,
+		`{"containerRuntimeEndpoint":"","kind":"KubeletConfiguration"}`:                  false,
+		"containerRuntimeEndpoint: \"\"\r\ncpuManagerReconcilePeriod: 0s\r\n":            false,
+		"containerRuntimeEndpoint:\nkind: KubeletConfiguration\n":                        false,
+		"# containerRuntimeEndpoint: npipe:////./pipe/other\n":                           false,
+		"kind: KubeletConfiguration\n":                                                   false,
+	} {
+		flag := runtimeFlag([]byte(config), endpoint)
+		if named != (flag == nil) || !named && !slices.Equal(flag, []string{"--container-runtime-endpoint=" + endpoint}) {
+			t.Errorf("kubelet gets %q with the configuration\n%s", flag, config)
+		}
 	}
 }
 

@@ -1,6 +1,9 @@
 package main
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"regexp"
+)
 
 // kubeletConfigName is the file in the base directory for a kubelet that has no
 // configuration.
@@ -13,6 +16,19 @@ func kubeletFlags(s nodeSettings, config string) []string {
 		flags = append(flags, "--feature-gates="+s.KubeletFeatureGates)
 	}
 	return flags
+}
+
+// namesRuntime matches a kubelet configuration, YAML or JSON, that names the container runtime.
+// kubeadm also writes the field without a value.
+var namesRuntime = regexp.MustCompile(`(?m)^[^#\n]*\bcontainerRuntimeEndpoint["']?[ \t]*:[ \t]*["']?[^"'\s#,}]`)
+
+// runtimeFlag returns kubelet's flag for the container runtime, nil if its configuration names
+// one. With neither, kubelet asks a Unix socket, on Windows, too.
+func runtimeFlag(config []byte, endpoint string) []string {
+	if namesRuntime.Match(config) {
+		return nil
+	}
+	return []string{"--container-runtime-endpoint=" + endpoint}
 }
 
 // kubeletConfiguration has the fields of kubelet's KubeletConfiguration that node start

@@ -65,7 +65,7 @@ func (s *nodeSettings) declare(set *pflag.FlagSet) {
 	set.StringVar(&s.CNIConfDir, "cni-conf-dir", "", "`directory` of the CNI configuration; default: where containerd looks, see cni-dirs")
 	set.StringVar(&s.KubeletConfig, "kubelet-config", `C:\var\lib\kubelet\config.yaml`, "kubelet's configuration `file`; if it is missing, one is written to --base-dir")
 	set.StringVar(&s.ClientCA, "client-ca", `C:\etc\kubernetes\pki\ca.crt`, "CA `file` of the clients that kubelet accepts, the API server, if its configuration is written")
-	set.StringVar(&s.ContainerRuntimeEndpoint, "container-runtime-endpoint", "npipe:////./pipe/containerd-containerd", "`address` of containerd for kubelet")
+	set.StringVar(&s.ContainerRuntimeEndpoint, "container-runtime-endpoint", "npipe:////./pipe/containerd-containerd", "`address` of containerd for kubelet, unless its configuration names one")
 	set.IntVar(&s.HealthPort, "health-port", 8471, "`port` of flanneld's /healthz, /readyz and /metrics, on 127.0.0.1")
 }
 

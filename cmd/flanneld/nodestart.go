@@ -266,10 +266,10 @@ const cniConfName = "10-flannel.conf"
 // file, else with one that it writes.
 func (n *nodeStart) startKubelet(ctx context.Context) error {
 	config := n.KubeletConfig
+	raw, err := os.ReadFile(config)
 	if needFile(config) != nil {
 		config = n.base(kubeletConfigName)
-		raw, err := kubeletConfig(n.nodeSettings)
-		if err != nil {
+		if raw, err = kubeletConfig(n.nodeSettings); err != nil {
 			return err
 		}
 		changed, err := file.Put(config, raw, 0o644)
@@ -282,7 +282,11 @@ func (n *nodeStart) startKubelet(ctx context.Context) error {
 			}
 		}
 	}
-	return n.components.Start(ctx, service.Component{Name: kubelet, Program: n.base("kubelet.exe"), Args: kubeletFlags(n.nodeSettings, config)}, n.Services)
+	if err != nil {
+		return err
+	}
+	flags := append(kubeletFlags(n.nodeSettings, config), runtimeFlag(raw, n.ContainerRuntimeEndpoint)...)
+	return n.components.Start(ctx, service.Component{Name: kubelet, Program: n.base("kubelet.exe"), Args: flags}, n.Services)
 }
 
 // startDaemon starts flanneld, and waits until it is ready.
