@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"flannel/internal/test/kubetest"
 )
@@ -94,6 +95,46 @@ windows: {enabled: true, args: [--v=4], dns: [10.96.0.10], serviceCidr: '10.96.0
 			if err := s.Apply(t.Context(), true, o); err != nil {
 				t.Error(name, err)
 			}
+		}
+	}
+}
+
+// The cleanup runs on the nodes of both systems: on Windows in the same way as flanneld, which has the rights for HNS.
+func TestCleanupOnWindows(t *testing.T) {
+	text := document(t, "kube-flannel-cleanup")
+	s := emptyCluster(t)
+	for _, o := range objects(t, text) {
+		if err := s.Apply(t.Context(), true, o); err != nil {
+			t.Error(err)
+		}
+	}
+	pods := func(object map[string]any) (spec, program map[string]any) {
+		t.Helper()
+		spec, _, err := unstructured.NestedMap(object, "spec", "template", "spec")
+		if err != nil || spec == nil {
+			t.Fatalf("no pods in %v: %v", object, err)
+		}
+		first := spec["initContainers"].([]any)[0].(map[string]any)
+		return spec, map[string]any{"image": first["image"], "command": first["command"]}
+	}
+	const cleanup, daemon = "kube-flannel-cleanup-windows", "kube-flannel-ds-windows-amd64"
+	spec, program := pods(byName(t, text)["DaemonSet "+cleanup])
+	want, flanneld := pods(byName(t, document(t, "kube-flannel-windows"))["DaemonSet "+daemon])
+	if diff := cmp.Diff(flanneld, program); diff != "" {
+		t.Errorf("flanneld (-) and its cleanup (+) are different programs:\n%s", diff)
+	}
+	for _, field := range []string{"hostNetwork", "nodeSelector", "securityContext", "tolerations"} {
+		if diff := cmp.Diff(want[field], spec[field]); diff != "" {
+			t.Errorf("%s of flanneld (-) and its cleanup (+):\n%s", field, diff)
+		}
+	}
+	if args := spec["initContainers"].([]any)[0].(map[string]any)["args"]; !cmp.Equal(args, []any{"cleanup"}) {
+		t.Errorf("the arguments are %v", args)
+	}
+	_, page, _ := strings.Cut(read(t, "..", "Documentation", "upgrade.md"), "\n## Remove flanneld from Kubernetes\n")
+	for _, name := range []string{cleanup, daemon} {
+		if !strings.Contains(page, "`"+name+"`") {
+			t.Errorf("upgrade.md does not say what to do with %s", name)
 		}
 	}
 }

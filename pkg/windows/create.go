@@ -105,7 +105,7 @@ func (d *Driver) checkSwitchType(want hns.Network, physical hns.Adapter, adapter
 		}
 		fix := "delete it (hnsdiag delete networks " + n.ID + "), or use host-gw"
 		if d.mayDelete(n) {
-			fix = "run flanneld cleanup, and then flanneld prepare --network-mode=overlay"
+			fix = "run flanneld cleanup (in Kubernetes, by the Windows part of kube-flannel-cleanup.yml), and then flanneld prepare --network-mode=overlay"
 		}
 		return fmt.Errorf("the adapter %s has a switch of type %s, of the HNS network %s, on which HNS has no overlay: %s", physical.Name, n.Type, n.Name, fix)
 	}
