@@ -98,7 +98,7 @@ func (p *Plan) involvesThisNode(l *subnet.Lease) bool {
 // outrankedBy returns the tunnel ends of this node that the peer claims, too, and that all other nodes attribute to
 // the peer, by the rules of resolveConflicts. If ours is derived from our subnet, they reject the claimant by rule 1. If
 // the claimant's is derived from its subnet, they reject us by rule 1; otherwise they reject by rule 2 the one that
-// comparePrecedence puts last.
+// comparePrecedence puts last. It does not know whether they visit one of the two last because its subnet overlaps another's.
 func (p *Plan) outrankedBy(claimant *peer, paths []*dataplane.Path) (outranked []resource) {
 	if len(p.ownEnds) == 0 {
 		return nil
