@@ -62,7 +62,7 @@ var (
 //
 // listing is an empty version; checking is lagging, or broken with a version. A position is a resourceVersion, and "too
 // new" is one that the API server has not reached (isVersionTooLarge). A watch that opens after the API server was too busy
-// is checked before its first event (wasBusy): one check for all attempts, each of which would ask etcd.
+// is checked before its first event (wasBusy), not before each attempt to open it, which would ask etcd each time.
 type follower struct {
 	m *Manager
 	feed
