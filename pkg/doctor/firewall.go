@@ -22,7 +22,8 @@ func forwardAccepts(s Snapshot) Finding {
 		"insert its rules before those of others, and a rule in another table cannot prevent the drop. If the rule is firewalld's: " +
 		strings.Join(sources, " && ") + " (it accepts all packets from these addresses, also to this node's own ports). If the chain FORWARD has no " +
 		"jump to FLANNEL-FWD, leave --iptables-forward-rules on (the default), and see in flanneld status whether the part firewall has errors. " +
-		`If the rule is Docker's and names the address of a container: "allow-direct-routing": true in /etc/docker/daemon.json.`
+		`If the rule is Docker's and names the address of a container: upgrade Docker to 28.2 or later, set "allow-direct-routing": true ` +
+		"in /etc/docker/daemon.json (former versions do not start with it), and accept the pod network in DOCKER-USER."
 	partly, undecided := "", Finding{} // the first rule that drops or queues some, and why the result is not known
 	finding := s.evaluate(s.podFlows(), func(f flow, r ruleset.Result) Finding {
 		switch r.Verdict {

@@ -316,7 +316,8 @@ func end(pid int, config string, sig syscall.Signal, limit time.Duration) (err e
 	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 }
 
-// endWithoutPidfd is end for a process that is marked, after it was looked for. One that has ended has no environment.
+// endWithoutPidfd is end for a process that is marked, after it was looked for. One that has ended has no environment, and
+// if it was not waited for yet, only the root of the machine may look.
 func endWithoutPidfd(pid int, config string, sig syscall.Signal, deadline time.Time) error {
 	if err := unix.Kill(pid, sig); err != nil {
 		return err
@@ -324,7 +325,7 @@ func endWithoutPidfd(pid int, config string, sig syscall.Signal, deadline time.T
 	for {
 		ours, err := marked(pid, config)
 		switch {
-		case hasEnded(err), err == nil && !ours:
+		case hasEnded(err), errors.Is(err, fs.ErrPermission), err == nil && !ours:
 			return nil
 		case err != nil:
 			return err

@@ -95,5 +95,6 @@ func nftAdvice(err error) string {
 	if !absent(err) {
 		return ""
 	}
-	return ": is a module of the kernel missing? The rules need nf_tables, nft_chain_nat and nft_masq: load them, or unset EnableNFTables"
+	return ": if no rules can be written, load the kernel's modules nf_tables, nft_chain_nat and nft_masq (before Linux 5.2, the last two " +
+		"have the suffix _ipv4 or _ipv6), or unset EnableNFTables"
 }

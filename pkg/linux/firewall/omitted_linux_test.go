@@ -200,7 +200,7 @@ func TestMissingNFTModulesAreNamed(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		p, want := nftPlace{family: nftables.TableFamilyIPv4}, firewall.Rules(both(firewall.NFTables), v4)
 		faults := nstest.NewFaults(t)
-		for _, errno := range []unix.Errno{unix.ENOENT, unix.EOPNOTSUPP} {
+		for _, errno := range []unix.Errno{unix.ENOENT, unix.EOPNOTSUPP, unix.EINVAL} {
 			refused := 0
 			for n, met := 1, true; met; n++ { // the last one does not fail
 				faults.Fail(n, errno)
