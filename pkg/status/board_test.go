@@ -33,7 +33,7 @@ func get(t *testing.T, url string) (int, string) {
 
 // A port that another process has is opened when it is free, and the reason is logged once.
 func TestTakenPort(t *testing.T) {
-	t.Parallel() // KeepPort retries every 2 s
+	t.Parallel()                            // KeepPort retries every 2 s
 	taken, err := openPort("127.84.71.1:0") // no other test takes a port of this address while it is free
 	if err != nil {
 		t.Fatal(err)
