@@ -125,6 +125,9 @@ func TestRuntimeOfKubelet(t *testing.T) {
 		`{"containerRuntimeEndpoint":"","kind":"KubeletConfiguration"}`:                  false,
 		"containerRuntimeEndpoint: \"\"\r\ncpuManagerReconcilePeriod: 0s\r\n":            false,
 		"containerRuntimeEndpoint:\nkind: KubeletConfiguration\n":                        false,
+		"containerRuntimeEndpoint: null\nkind: KubeletConfiguration\n":                   false,
+		"containerRuntimeEndpoint: ~\n":                                                  false,
+		`{"staticPodURL":"http://x/#y","containerRuntimeEndpoint":"npipe://x"}`:          true,
 		"# containerRuntimeEndpoint: npipe:////./pipe/other\n":                           false,
 		"kind: KubeletConfiguration\n":                                                   false,
 	} {

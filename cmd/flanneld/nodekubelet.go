@@ -2,7 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"regexp"
+
+	"sigs.k8s.io/yaml"
 )
 
 // kubeletConfigName is the file in the base directory for a kubelet that has no
@@ -18,14 +19,14 @@ func kubeletFlags(s nodeSettings, config string) []string {
 	return flags
 }
 
-// namesRuntime matches a kubelet configuration, YAML or JSON, that names the container runtime.
-// kubeadm also writes the field without a value.
-var namesRuntime = regexp.MustCompile(`(?m)^[^#\n]*\bcontainerRuntimeEndpoint["']?[ \t]*:[ \t]*["']?[^"'\s#,}]`)
-
-// runtimeFlag returns kubelet's flag for the container runtime, nil if its configuration names
-// one. With neither, kubelet asks a Unix socket, on Windows, too.
+// runtimeFlag returns kubelet's flag for the container runtime, nil if its configuration, YAML or
+// JSON, names one; kubeadm also writes the field without a value. With neither, kubelet asks a
+// Unix socket, on Windows, too. An error of the configuration is left to kubelet to report.
 func runtimeFlag(config []byte, endpoint string) []string {
-	if namesRuntime.Match(config) {
+	var c struct {
+		ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint"`
+	}
+	if yaml.Unmarshal(config, &c) == nil && c.ContainerRuntimeEndpoint != "" {
 		return nil
 	}
 	return []string{"--container-runtime-endpoint=" + endpoint}
