@@ -380,6 +380,12 @@ func TestCommandsOfManifest(t *testing.T) {
 	u.podRuns("node1", ourImage)
 	u.graces(10)
 	u.run("grep -F v1.2.3 flanneld/kustomization.yaml") // so that the next change by it keeps the release
+	u.run("sed -i s/iface=eth1/iface=eth2/ flanneld/kustomization.yaml")
+	u.run(u.block("upgrade.md", "upgrade-kubernetes") + u.block("upgrade.md", "rollback-kubernetes"))
+	if args := u.daemonSet().Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--iface=eth2") {
+		t.Error("after a second upgrade and the way back, flanneld has the former flags:", args)
+	}
+	u.runs(ourImage)
 
 	policies := u.s.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	if _, err := policies.Get(t.Context(), "flannel", metav1.GetOptions{}); err != nil {
@@ -389,7 +395,15 @@ func TestCommandsOfManifest(t *testing.T) {
 	if _, err := policies.Get(t.Context(), "flannel", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Error("the policy is left:", err)
 	}
+	u.run("kubectl apply -f Documentation/kube-flannel-windows.yml")
 	u.run(u.block("upgrade.md", "remove-kubernetes"))
+	u.run(u.block("upgrade.md", "remove-windows"))
+	for name, image := range map[string]string{"kube-flannel-cleanup": ourImage, "kube-flannel-cleanup-windows": "registry.example.com/flanneld-windows:v1.2.3"} {
+		set, err := u.s.Client.AppsV1().DaemonSets(cluster.Namespace).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil || set.Spec.Template.Spec.InitContainers[0].Image != image {
+			t.Errorf("%s runs %v, want %s: %v", name, set.Spec.Template.Spec.InitContainers, image, err)
+		}
+	}
 	u.run(u.block("upgrade.md", "remove-objects"))
 	u.run(u.block("upgrade.md", "remove-annotations"))
 	all, err := u.s.Client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
