@@ -147,6 +147,9 @@ func TestChartRefusesWhatWindowsCannot(t *testing.T) {
 		"windows: {enabled: true}\nbackend: {Type: wireguard}\n":                                             "wireguard",
 		"windows: {enabled: true, serviceCidr: 10.96.0.0}\nbackend: {Type: vxlan, VNI: 4096, Port: 4789}\n":  "serviceCidr",
 		"windows: {enabled: true, cniBinDir: /opt/cni/bin}\nbackend: {Type: vxlan, VNI: 4096, Port: 4789}\n": "cniBinDir",
+		"windows: {enabled: true, args: [--healthz-port=9000]}\nbackend: {Type: host-gw}\n":                  "--healthz-port=9000",
+		"windows: {enabled: true, args: [--healthz-ip, 0.0.0.0]}\nbackend: {Type: host-gw}\n":                "--healthz-ip",
+		"windows: {enabled: true, args: [-kube-annotation-prefix=x]}\nbackend: {Type: host-gw}\n":            "-kube-annotation-prefix=x",
 	} {
 		if out, err := chart(t, values); err == nil || !strings.Contains(out, want) {
 			t.Errorf("%s: %v %s; want %q", values, err, out, want)

@@ -196,8 +196,11 @@ k8s-app, as flannel's released manifest does, keeps that. The pods' labels match
 {{- if kindIs "map" .netpol.image }}{{ .netpol.image.repository }}:{{ .netpol.image.tag }}{{ else }}{{ .netpol.image }}{{ end }}
 {{- end }}
 
-{{/* Fail for a backend that Windows does not support, rather than on every node. */}}
+{{/* Fail for values that Windows does not support, and for arguments that probes and policy do not follow. */}}
 {{- define "flannel.windowsCheck" -}}
+{{- range .windows.args }}
+{{- if regexMatch "^--?(healthz-(ip|port)|kube-annotation-prefix)(=|$)" . }}{{ fail (printf "windows.args: %s: set healthPort, metrics.expose or annotationPrefix instead" .) }}{{ end }}
+{{- end }}
 {{- if eq .backend.Type "vxlan" -}}
 {{- if lt (int (default 1 (get .backend "VNI"))) 4096 }}{{ fail "backend.VNI: Windows supports no VNI below 4096; set 4096 or above" }}{{ end -}}
 {{- if ne (int (default 8472 (get .backend "Port"))) 4789 }}{{ fail "backend.Port: Linux and Windows nodes must use the same port; set 4789" }}{{ end -}}
