@@ -256,6 +256,7 @@ func TestChartProbesFollowArguments(t *testing.T) {
 		"args: [--healthz-port=1, --healthz-port=2, --v=4]":                             {"--healthz-ip=127.0.0.1 --healthz-port=2 --kube-subnet-mgr --ip-masq --v=4", "127.0.0.1", "2"},
 		"args: [--healthz-ip=0.0.0.0]":                                                  {"--healthz-ip=0.0.0.0 --healthz-port=8471 --kube-subnet-mgr --ip-masq", "", "8471"},
 		"args: [--healthz-ip=$(NODE_IP)]":                                               {"--healthz-ip=$(NODE_IP) --healthz-port=8471 --kube-subnet-mgr --ip-masq", "", "8471"},
+		"args: ['--healthz-ip=::']":                                                     {"--healthz-ip=:: --healthz-port=8471 --kube-subnet-mgr --ip-masq", "", "8471"},
 		"args: [--healthz-port=0]":                                                      {"--healthz-ip=127.0.0.1 --healthz-port=0 --kube-subnet-mgr --ip-masq", "", ""},
 	} {
 		c := daemonSet(t, mustChart(t, values)).Spec.Template.Spec.Containers[0]
