@@ -152,7 +152,7 @@ func dashboard(t *testing.T) (expressions []string) {
 }
 
 var (
-	notSeries = regexp.MustCompile(` by \([^)]*\) |\[[^]]*\]|\b(bool|and|unless|offset)\b`)
+	notSeries = regexp.MustCompile(` by \([^)]*\) |\[[^]]*\]|\b(bool|and|or|unless|offset)\b`)
 	series    = regexp.MustCompile(`\b[a-z_][a-z0-9_:]*(\{[^}]*\}|\()?`)
 )
 
